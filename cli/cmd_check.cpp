@@ -117,6 +117,7 @@ Command::Run add_check(VerbOptions& app) {
       .positive();
   add_external_flags(app, flags->external, "As for dump: terminals and pipes from outside the tree are no obstacle",
                      "As for dump: whether pipes from outside the tree are an obstacle");
+  add_external_memory_flag(app, flags->external.memory);
   add_socket_flags(app, flags->sockets);
   add_gpu_flag(app, flags->gpu, "As for dump: whether GPU state is an obstacle");
   auto check = [flags](Context& context) -> Result<void> {

@@ -21,7 +21,7 @@ namespace {
 struct MigrateFlags {
   engine::DumpOptions options;
   migrate::RestoreWishes wishes;
-  std::string host, ssh = "ssh -T -x", remote_ckpt = "ckpt", iterations = "auto", keep_image, pipes;
+  std::string host, ssh = "ssh -T -x", remote_ckpt = "ckpt", iterations = "auto", keep_image, pipes, memory;
   uint64_t bandwidth = 0;
   double timeout_s = 30, downtime_goal_ms = 50;
   bool no_compress = false;
@@ -60,6 +60,7 @@ Result<void> finish_flags(MigrateFlags& flags) {
   options.force = flags.keep_image.empty();  // who may not restore it here may restore it there
   flags.wishes.pipes_to_null = !flags.pipes.empty();
   if (flags.wishes.pipes_to_null) options.external.pipes = state::ExternalPipes::kNull;
+  if (flags.memory == "copy") options.external.memory = state::ExternalMemory::kCopy;
   return {};
 }
 
@@ -132,6 +133,7 @@ void add_restore_wishes(VerbOptions& app, MigrateFlags& flags) {
   app.add_option("--external-pipes", flags.pipes, "Pipes from outside the tree are /dev/null there (else an obstacle)")
       .one_of({"null"})
       .type_name("null");
+  add_external_memory_flag(app, flags.memory);
   app.add_option("--dir", flags.wishes.dir, "There: keep the image in this folder meanwhile (default: in memory)")
       .type_name("DIR");
   app.add_flag("--new-pidns", flags.wishes.new_pid_namespace,

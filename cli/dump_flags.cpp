@@ -40,6 +40,7 @@ state::ExternalOptions ExternalFlags::finish() const {
   out.pipes = pipes == "null"                                   ? ExternalPipes::kNull
               : pipes == "keep" || (pipes.empty() && shell_job) ? ExternalPipes::kKeep
                                                                 : ExternalPipes::kFail;
+  if (memory == "copy") out.memory = state::ExternalMemory::kCopy;
   return out;
 }
 
@@ -49,6 +50,13 @@ void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shel
   app.add_option("--external-pipes", flags.pipes, pipes_text)
       .one_of(values)
       .type_name(fmt::format("{}", fmt::join(values, "|")));
+}
+
+void add_external_memory_flag(VerbOptions& app, std::string& memory) {
+  app.add_option("--external-memory", memory,
+                 "Memory and eventfds shared with processes outside the tree: an obstacle, or copied (default fail)")
+      .one_of({"fail", "copy"})
+      .type_name("fail|copy");
 }
 
 void add_hash_flag(VerbOptions& app, std::string& hash) {
@@ -91,6 +99,7 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_external_flags(
       app, flags.external, "Allow terminals and pipes from outside the tree: restore takes its own in their place",
       "Pipes from outside the tree: an obstacle, kept as --shell-job does, or /dev/null after a restore");
+  add_external_memory_flag(app, flags.external.memory);
   add_socket_flags(app, flags.options.sockets);
   app.add_option("--external", flags.external_mounts,
                  "What is mounted at POINT does not go with the image: restore is told under KEY what is")

@@ -11,15 +11,19 @@
 
 namespace ckpt::cli {
 
-/// --shell-job and --external-pipes, once they are parsed: `finish` says what they mean together.
+/// --shell-job, --external-pipes and --external-memory, once they are parsed: `finish` says what they mean together.
 struct ExternalFlags {
   bool shell_job = false;
-  std::string pipes;  ///< empty: not given
+  std::string pipes;   ///< empty: not given
+  std::string memory;  ///< of a dump; empty: not given
   state::ExternalOptions finish() const;
 };
 /// What is not given, or `fail`, has the meaning of the verb: an obstacle, or as the dump had it.
 void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text,
                         const std::vector<std::string>& values = {"fail", "keep", "null"});
+
+/// --external-memory: what the tree shares with processes outside.
+void add_external_memory_flag(VerbOptions& app, std::string& memory);
 
 struct DumpFlags {
   engine::DumpOptions options;

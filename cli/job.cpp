@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/dump_flags.h"
 #include "cli/retention.h"
 #include "cli/saves.h"
 #include "lib/base/io.h"
@@ -225,6 +226,7 @@ std::vector<std::string> JobFlags::for_dump() const {
   for (const auto& [given, name] : flags) {
     if (given) out.emplace_back(name);
   }
+  if (!external_memory.empty()) out.insert(out.end(), {"--external-memory", external_memory});
   if (!hash.empty()) out.insert(out.end(), {"--hash", hash});
   return out;
 }
@@ -241,6 +243,7 @@ void add_job_flags(VerbOptions& app, JobFlags& flags) {
   app.add_option("--external-pipes", flags.external_pipes, "As for dump and restore: pipes from outside")
       .one_of({"keep", "null"})
       .type_name("keep|null");
+  add_external_memory_flag(app, flags.external_memory);
   const VerbOption established = app.add_flag("--tcp-established", flags.tcp_established, "As for dump");
   app.add_flag("--tcp-close", flags.tcp_close, "As for dump").excludes(established);
   app.add_flag("--ext-unix-sk", flags.ext_unix_sk, "As for dump");

@@ -46,6 +46,7 @@ _ckpt() {
     pre-dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
+    pre-dump:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     pre-dump:--external) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     pre-dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -70,6 +71,7 @@ _ckpt() {
     dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
+    dump:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     dump:--external) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -124,6 +126,7 @@ _ckpt() {
     migrate:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--keep-image) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--external-pipes) COMPREPLY=($(compgen -W 'null' -- "$cur")); return ;;
+    migrate:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     migrate:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -140,6 +143,7 @@ _ckpt() {
     watch:--keep-daily) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--restart) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
+    watch:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     watch:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     guard:-f|guard:-D|guard:--images-dir|guard:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--grace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -152,6 +156,7 @@ _ckpt() {
     guard:--notice) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--status) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
+    guard:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     guard:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) _ckpt_pids "$cur"; return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -165,6 +170,7 @@ _ckpt() {
     timeslice:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) _ckpt_pids "$cur"; return ;;
     check:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
+    check:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     list:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     list:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -271,6 +277,7 @@ _ckpt() {
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
 <<<<<<< HEAD
+<<<<<<< HEAD
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -280,16 +287,22 @@ _ckpt() {
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
 >>>>>>> 6997f19 (restore --copies: several copies of one image side by side)
     migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --keep-image --tcp-established --tcp-close --ext-unix-sk --external-pipes --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
+=======
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --keep-image --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
+>>>>>>> 0824c0e (What a process outside the tree has, too, is refused by name)
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
-    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
-    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
     lock) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     unlock) words='-h --help -p -t --pid --tree -V --version -h --help --json --progress --color -q --quiet' ;;
     timeslice) words='-h --help --quantum --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
-    check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
+    check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --gpu --store --store-key -V --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --staging --keep-last --keep-every --keep-daily --store --store-key -V --version -h --help --json --progress --color -q --quiet' ;;

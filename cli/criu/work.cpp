@@ -76,6 +76,7 @@ Result<engine::DumpOptions> dump_options(const Task& task, bool pre_dump) {
   out.external.terminals = options.shell_job;
   out.external.adopt_terminals = options.orphan_terminals && !options.shell_job;
   out.external.pipes = state::ExternalPipes::kKeep;  // criu takes them in any case
+  out.external.memory = state::ExternalMemory::kCopy;  // as criu does
   if (options.ghost_limit != 0) out.ghost_limit = options.ghost_limit;
   out.sockets.tcp_established = options.tcp_established;
   out.sockets.tcp_close = options.tcp_close;

@@ -55,6 +55,11 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
                             : "most programs do without where a seccomp filter denies io_uring_setup, as container "
                               "runtimes have it";
     }
+    if (b.flag == kExternalMemoryFlag) {
+      error.hint = "dump the tree from that process on, or with --external-memory copy the processes have a copy of "
+                   "their own after a restore";
+      continue;
+    }
     if (b.flag.empty()) continue;
     error.hint =
         b.flag.starts_with("--shell-job")
@@ -417,6 +422,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   CKPT_TRY(inventory_descriptors(walk));
   shared_memory.find_sources();
   block_unrestorable_memory(walk);
+  inventory_outside(walk);
   return out;
 }
 

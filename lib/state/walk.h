@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "lib/state/files/table.h"
 #include "lib/state/inventory.h"
+#include "lib/state/outside.h"
 #include "lib/state/shared_memory/table.h"
 
 namespace ckpt::capture {
@@ -21,6 +23,7 @@ inline constexpr const char* kBeingFilled =
     "memory that a lazy restore is still bringing in, or that is under a userfaultfd of the process's own";
 
 inline constexpr const char* kIoUring = "[io_uring]";
+inline constexpr const char* kExternalMemoryFlag = "--external-memory copy";
 
 /// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd"
 /// soft-dirty.
@@ -47,6 +50,7 @@ struct Walk {
   Inventory& out;
   WorkerPool* pool;  ///< may be null
   std::vector<Seen> seen;
+  std::optional<std::vector<OtherProcess>> others = {};  ///< other_processes
 
   bool is_zombie(size_t process) const { return members[process].entry.zombie; }
   /// As Inventory::block, in a look at this process that goes side by side with those at others.

@@ -578,6 +578,28 @@ def special_external_pipes(place):
         target.check(0)
 
 
+def special_external_memory(place):
+    """What a process outside the tree has, too, is refused by name, or copied if that is asked for; in a tree with both it is no obstacle."""
+    kinds = ("anonymous", "memfd", "mapped_memfd", "deleted", "eventfd", "timerfd", "epoll", "sealed_memfd", "nothing")
+    for kind in kinds:
+        target = Target("shared_outside", place.folder(kind), kind)
+        child = int(read_text(os.path.join(target.folder, "child")))
+        if kind in ("sealed_memfd", "nothing"):
+            ckpt("dump", "-p", child, "-f", image(target, "child"), "-R").expect(0)
+        else:
+            before = fingerprint(child)
+            ckpt("dump", "-p", child, "-f", image(target, "child"), "-R").expect(
+                6, f"{target.pid} (target_shared_o), outside the tree, has too", "--external-memory copy", "dump the tree from that process on")
+            found = list(differences(before, fingerprint(child)))
+            if found:
+                raise Failure("the target was altered: " + "; ".join(found))
+            ckpt("check", "-p", child).expect(1, "--external-memory copy")
+            ckpt("check", "-p", child, "--external-memory", "copy").expect(0)
+            ckpt("dump", "-p", child, "-f", image(target, "child"), "-R", "--external-memory", "copy").expect(0, "a restore makes a copy")
+        ckpt("dump", "-p", target.pid, "-f", image(target, "all"), "-R").expect(0)
+        target.check(0)
+
+
 def special_external_pipe_watched(place):
     """/dev/null cannot be watched by epoll: refused by name, at the dump or at the restore, whichever would make it so."""
     reader, writer = os.pipe()

@@ -1,4 +1,5 @@
-// What becomes of terminals and pipes from outside the tree, which are no state of its own.
+// What becomes of terminals and pipes from outside the tree, which are no state of its own, and of what it shares with
+// processes outside.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,12 @@ enum class ExternalPipes {
   kEnded,  ///< of a restore: pipes whose other end is closed take their place, but for those that became /dev/null
 };
 
+/// Of a dump: memory, eventfds, timerfds and epoll sets that a process outside the tree has, too.
+enum class ExternalMemory {
+  kFail,  ///< they stand in the way
+  kCopy,  ///< they go with the image, and from the restore on the tree has its own
+};
+
 struct ExternalOptions {
   bool terminals = false;  ///< ckpt's own descriptors of the same numbers take their place
   ExternalPipes pipes = ExternalPipes::kFail;
@@ -25,6 +32,7 @@ struct ExternalOptions {
   bool adopt_terminals = false;
   /// Of a restore: is given the master (borrowed) of each terminal that an image has adopted.
   std::function<Result<void>(int master)> take_master = {};
+  ExternalMemory memory = ExternalMemory::kFail;
 };
 
 }  // namespace ckpt::state

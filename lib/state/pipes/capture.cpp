@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <filesystem>
 
 #include "lib/state/external/capture.h"
 #include "lib/state/files/capture.h"
@@ -28,20 +27,11 @@ uint64_t pipe_inode(std::string_view link) {
 }
 
 /// Those of `links` that a process outside the tree has open, and which one.
-std::map<std::string, int> held_outside(const std::vector<Member>& members, const std::set<std::string>& links) {
+std::map<std::string, int> held_outside(Walk& walk, const std::set<std::string>& links) {
   std::map<std::string, int> out;
-  std::set<int> tree = {::getpid()};
-  for (const Member& member : members) tree.insert(member.entry.pid);
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc", std::filesystem::directory_options::skip_permission_denied)) {
-    int other = 0;
-    std::string name = entry.path().filename().string();
-    auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), other);
-    if (ec != std::errc() || end != name.data() + name.size() || tree.count(other) != 0) continue;
-    auto fds = proc::read_fds(other);
-    if (!fds) continue;
-    for (const proc::OpenFd& open : *fds) {
-      if (links.count(open.link) != 0) out.emplace(open.link, other);
+  for (const OtherProcess& other : other_processes(walk)) {
+    for (const proc::OpenFd& open : other.fds) {
+      if (links.count(open.link) != 0) out.emplace(open.link, other.pid);
     }
   }
   return out;
@@ -83,7 +73,7 @@ Result<void> PipeCollector::settle(bool may_be_in_flight) {
   } else if (!whole.empty() ||
              (!outside.empty() && context_.walk.options.external.pipes == state::ExternalPipes::kFail)) {
     whole.insert(outside.begin(), outside.end());
-    holders = held_outside(context_.walk.members, whole);
+    holders = held_outside(context_.walk, whole);
     for (const auto& [link, pid] : holders) context_.out.outside_pipes.insert(link);
   }
   outside.insert(context_.out.outside_pipes.begin(), context_.out.outside_pipes.end());

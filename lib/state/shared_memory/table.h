@@ -28,6 +28,8 @@ class SharedMemoryTable {
   Result<void> add_segment(const store::SharedSegment& segment);
   /// After the last: objects that only the processes' memory can be read through, since no descriptor could be had.
   void find_sources();
+  /// Indices of all of them, by device and number of the inode; those of System V segments have a device of their own.
+  const std::map<std::pair<uint64_t, uint64_t>, int>& by_inode() const { return by_inode_; }
 
  private:
   struct View {
