@@ -152,12 +152,13 @@ class ProcessBuilder {
     CKPT_TRY(set_login_uid(image_, child_, progress_));
     set_identity(image_, batch);
     if (image_.memory_of < 0) register_barriers(image_, batch);
-    if (image_.memory_of < 0) protect_memory(image_, plan_, batch);
+    if (image_.memory_of < 0) protect_memory(image_, plan_, child_.area(), batch);
     if (image_.fs_of < 0) set_folders(image_, tree_, files_, child_, batch);
     if (image_.memory_of < 0) set_bounds(image_, files_, child_, batch);
     if (image_.descriptors_of < 0) connect_descriptors(tree_, index_, child_, batch);
     register_buffers(tree_, index_, child_.area(), batch);
     CKPT_TRY(child_.run(batch));
+    tell_unlocked(batch, child_, progress_);
     set_through_proc(image_, progress_);
     return {};
   }
@@ -206,9 +207,11 @@ class ProcessBuilder {
     CKPT_TRY(set_thread_state(image_, child_, regs_, progress_));
     SyscallBatch leader;
     if (image_.sighand_of < 0) set_actions(image_, area, leader);
+    if (image_.memory_of < 0) lock_future_memory(image_, leader);
     set_limits(image_, child_, leader, progress_);
     install_common_filters(image_.seccomp, area, leader);
     CKPT_TRY(child_.run(leader));
+    tell_unlocked(leader, child_, progress_);
     ThreadBatches batches(image_.threads.size());
     queue_signals(image_, area, batches);
     register_numbers(tree_, index_, area, batches);

@@ -8,6 +8,7 @@
 #include "lib/proc/seccomp.h"
 #include "lib/state/attributes/capture.h"
 #include "lib/state/io_uring/capture.h"
+#include "lib/state/mappings/locks.h"
 #include "lib/state/memory_policies/capture.h"
 #include "lib/state/seccomp/capture.h"
 #include "lib/state/signals/capture.h"
@@ -57,6 +58,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const IntervalTimerQuestions timers(calls);
   const AttributeQuestions attributes(calls);
   const ChildQuestions children(calls, tree, image.pid);
+  const FutureLockQuestion locks(calls, area);
   proc::CallBatch batch(area, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
   for (size_t i = 0; i < threads.size(); ++i) {
@@ -67,6 +69,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   CKPT_TRY_ASSIGN(image.interval_timers, timers.take(calls));
   CKPT_TRY(attributes.take(calls, image));
   children.take(calls, tree);
+  if (image.memory_of < 0) CKPT_TRY(locks.take(calls, image));
   CKPT_TRY_ASSIGN(image.posix_timers, ask_posix_timers(batch, threads[0], image.pid));
   if (image.memory_of < 0 && found.placed[index]) {
     CKPT_TRY_ASSIGN(BorrowedThread leader, BorrowedThread::begin(area, image.pid));

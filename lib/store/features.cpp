@@ -60,6 +60,8 @@ bool any_process(const Manifest& manifest, Test test) {
 constexpr Feature kFeatures[] = {
     {"membarrier",
      [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.membarrier != 0; }); }},
+    {"future-locks",
+     [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.future_locks != 0; }); }},
     {"names-of-deleted-file", has_names_of_deleted_file},
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
     {"leases", has_leases},

@@ -55,6 +55,7 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.list("policies", p.policies);
   a.number("umask", p.umask, 0, 0777);
   a.optional().number("membarrier", p.membarrier);
+  a.optional().number("future_locks", p.future_locks, 0, 6);
   a.optional().number("login_uid", p.login_uid, -1);
   a.hex("personality", p.personality);
   a.number("dumpable", p.dumpable);

@@ -75,6 +75,7 @@ struct ProcessImage {
   std::vector<MappingPolicy> policies;  ///< of mappings that have one of their own
   int umask = 022;
   uint32_t membarrier = 0;         ///< registrations of its memory, as MEMBARRIER_CMD_GET_REGISTRATIONS gives them
+  uint32_t future_locks = 0;       ///< MCL_FUTURE, MCL_ONFAULT: what of its memory to come is locked (mlockall(2))
   int64_t login_uid = -1;          ///< /proc/PID/loginuid (4294967295: unset); -1: not known
   uint64_t personality = 0;
   int dumpable = 1;

@@ -615,6 +615,28 @@ def special_external_pipe_watched(place):
     os.close(writer)
 
 
+def special_lock_limit(place):
+    """Locked memory comes back locked, whatever limit ckpt itself has; where it may not raise that, it is said."""
+    target = Target("mem_locked_tight", place.folder("limit"))
+    dump(target, "image")
+    for may_raise in (False, True):
+        hard = 262144 if may_raise else 65536
+        target.forget_answers()
+        done = subprocess.run(["prlimit", f"--memlock=65536:{hard}", "setpriv", "--bounding-set=-ipc_lock,-sys_resource", CKPT, "restore", "-f", image(target, "image"), "-d"],
+                              capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        if not may_raise:
+            if done.returncode == 0 and "is not locked" not in done.stderr:
+                raise Failure(f"memory that is not locked, without a word: {done.stderr}")
+            if done.returncode == 0:
+                target.adopt()
+                target.kill()
+            continue
+        if done.returncode != 0:
+            raise Failure(f"exit {done.returncode}: {done.stderr}")
+        target.adopt()
+        target.check(0)
+
+
 def special_actions(place):
     """Action scripts run at their points, are told what it is about, and can stop what has not happened yet."""
     target = Target("tree_children", place.folder("actions"))

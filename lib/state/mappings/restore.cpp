@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <string_view>
 
 #include "lib/base/trace.h"
+#include "lib/proc/host.h"
 #include "lib/proc/procfs.h"
 #include "lib/state/huge_pages/restore.h"
 #include "lib/state/memory_policies/restore.h"
@@ -236,7 +239,25 @@ Result<void> drop_pages(const std::vector<Range>& pages, Child& child) {
   return child.run(batch);
 }
 
-void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, SyscallBatch& batch) {
+namespace {
+
+/// Locks count against the limit that ckpt has, until the process has its own again.
+void raise_lock_limit(const store::ProcessImage& process, RestorerArea& area, SyscallBatch& batch) {
+  constexpr int kSysResource = 24;
+  const bool locks = process.future_locks != 0 ||
+                     std::any_of(process.maps.begin(), process.maps.end(),
+                                 [](const MemoryMap& map) { return has_flag(map, "lo"); });
+  if (!locks) return;
+  rlimit most{RLIM_INFINITY, RLIM_INFINITY};
+  if (!proc::has_capability(kSysResource) && ::getrlimit(RLIMIT_MEMLOCK, &most) == 0) most.rlim_cur = most.rlim_max;
+  batch.try_add("raise the limit of locked memory", SYS_prlimit64, 0, RLIMIT_MEMLOCK, area.put(most), 0);
+}
+
+}  // namespace
+
+void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, RestorerArea& area,
+                    SyscallBatch& batch) {
+  raise_lock_limit(process, area, batch);
   const auto& maps = process.maps;
   constexpr int kGuardInstall = 102, kSysMseal = 462;
   for (size_t i = 0; i < maps.size(); ++i) {
@@ -256,6 +277,32 @@ void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, 
     if (has_flag(map, "lo"))
       batch.try_add("lock memory", SYS_mlock2, map.start, map.end - map.start, has_flag(map, "lf") ? kOnFault : 0);
     if (has_flag(map, "sl")) batch.try_add("seal memory", kSysMseal, map.start, map.end - map.start, 0);
+  }
+}
+
+void lock_future_memory(const store::ProcessImage& process, SyscallBatch& batch) {
+  if ((process.future_locks & MCL_FUTURE) != 0)
+    batch.try_add("lock memory to come", SYS_mlockall, process.future_locks & (MCL_FUTURE | MCL_ONFAULT));
+}
+
+void tell_unlocked(const SyscallBatch& batch, const Child& child, ProgressSink& progress) {
+  std::map<uint64_t, size_t> failed;  // by address
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Call& call = batch.calls()[i];
+    if (call.result >= 0) continue;
+    if (call.number == SYS_mlock2) failed.emplace(call.args[0], i);
+    if (call.number == SYS_mlockall)
+      progress.note(fmt::format("process {}: what it maps from now on is not locked: {}", child.pid(),
+                                batch.failure(i).text()));
+  }
+  if (failed.empty()) return;
+  // A lock whose pages could not all be brought in holds all the same.
+  (void)proc::each_mapping(child.pid(), true, [&](proc::Vma& vma) {
+    if (vma.has_flag("lo")) failed.erase(failed.lower_bound(vma.start), failed.lower_bound(vma.end));
+  });
+  for (const auto& [start, i] : failed) {
+    progress.note(fmt::format("process {}: memory at {:x}, {} bytes of it, is not locked: {}", child.pid(), start,
+                              batch.calls()[i].args[1], batch.failure(i).text()));
   }
 }
 

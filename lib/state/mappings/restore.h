@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/base/progress.h"
 #include "lib/state/tree/held_memory.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/mappings/plan.h"
@@ -24,7 +25,13 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
 /// What `pages_to_drop` says, once the memory is laid out.
 Result<void> drop_pages(const std::vector<Range>& pages, Child& child);
 
-/// Final protections, guards, locks, seals.
-void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, SyscallBatch& batch);
+/// Final protections, guards, locks, seals. For the locks the limit of locked memory is as high as it may be, until
+/// set_limits.
+void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, RestorerArea& area,
+                    SyscallBatch& batch);
+/// mlockall(MCL_FUTURE), once nothing more is mapped, and before set_limits.
+void lock_future_memory(const store::ProcessImage& process, SyscallBatch& batch);
+/// Once such a batch has run: says what is not locked, and why.
+void tell_unlocked(const SyscallBatch& batch, const Child& child, ProgressSink& progress);
 
 }  // namespace ckpt::restore

@@ -244,20 +244,20 @@ class Fill {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
            sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
            actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp,
-           cgroups, policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom,
-           filter, arguments] = v;
+           cgroups, policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp,
+           gpu_thread, oom, filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
         sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
         actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
-        policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
-        arguments);
+        policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom,
+        filter, arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = fs_of = sighand_of = -1;
     map_end_ = 0;
     exe = index(), cwd = index(), root = index();
     threads.emplace_back();
     one(threads.back());
-    mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20, login_uid &= 0xffffffff;
+    mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20, login_uid &= 0xffffffff, future = 6;
   }
   void one(KernelSetting& v) {
     auto& [path, value] = v;
