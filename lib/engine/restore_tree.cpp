@@ -27,6 +27,7 @@
 #include "lib/state/credentials/restore.h"
 #include "lib/state/descriptors/inherited.h"
 #include "lib/state/descriptors/restore.h"
+#include "lib/state/epoll/restore.h"
 #include "lib/state/external/restore.h"
 #include "lib/state/files/proc_files.h"
 #include "lib/state/files/restore.h"
@@ -159,6 +160,7 @@ class ProcessBuilder {
     register_buffers(tree_, index_, child_.area(), batch);
     CKPT_TRY(child_.run(batch));
     tell_unlocked(batch, child_, progress_);
+    CKPT_TRY(settle_fired(tree_, index_, child_, progress_));
     set_through_proc(image_, progress_);
     return {};
   }
