@@ -91,19 +91,41 @@ std::vector<uint8_t> portless_peer(const std::string& list, int family, uint64_t
   return {};
 }
 
-Result<bool> take_memberships(int fd, store::Socket& socket) {
-  bool four = socket.family == AF_INET;
-  auto text = io::read_file(four ? "/proc/thread-self/net/igmp" : "/proc/thread-self/net/igmp6", kMaxList);
-  if (!text) return text.error().code == Code::kNotFound ? Result<bool>(true) : Result<bool>(text.error());
+namespace {
+
+/// Those among the groups of this machine that the socket has joined; false: one of them with a choice of sources.
+bool take_joined(int fd, int level, std::vector<SocketMembership> candidates, store::Socket& socket) {
   bool plain = true;
-  for (auto& candidate : four ? parse_igmp(*text) : parse_igmp6(*text)) {
+  for (SocketMembership& candidate : candidates) {
     group_filter filter{};
     filter.gf_interface = candidate.interface;
     std::memcpy(&filter.gf_group, candidate.group.data(), candidate.group.size());
     socklen_t size = GROUP_FILTER_SIZE(0);
-    if (::getsockopt(fd, four ? IPPROTO_IP : IPPROTO_IPV6, MCAST_MSFILTER, &filter, &size) != 0) continue;
+    if (::getsockopt(fd, level, MCAST_MSFILTER, &filter, &size) != 0) continue;
     plain &= filter.gf_fmode == MCAST_EXCLUDE && filter.gf_numsrc == 0;
     socket.memberships.push_back(std::move(candidate));
+  }
+  return plain;
+}
+
+}  // namespace
+
+Result<bool> take_memberships(int fd, store::Socket& socket) {
+  struct List {
+    const char* path;
+    int level;
+    std::vector<SocketMembership> (*parse)(const std::string&);
+  };
+  // A socket of IPv6 may have joined groups of IPv4, too.
+  constexpr List kLists[] = {{"/proc/thread-self/net/igmp", IPPROTO_IP, parse_igmp},
+                             {"/proc/thread-self/net/igmp6", IPPROTO_IPV6, parse_igmp6}};
+  bool plain = true;
+  for (const List& list : kLists) {
+    if (list.level == IPPROTO_IPV6 && socket.family == AF_INET) continue;
+    auto text = io::read_file(list.path, kMaxList);
+    if (!text && text.error().code == Code::kNotFound) continue;
+    if (!text) return std::move(text).error();
+    plain &= take_joined(fd, list.level, list.parse(*text), socket);
   }
   return plain;
 }

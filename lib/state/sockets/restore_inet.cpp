@@ -37,7 +37,8 @@ Result<void> join_groups(int fd, const Socket& socket) {
     if (membership.group.size() > sizeof request.gr_group)
       return Error(Code::kCorrupt, subject_of(socket), "joined a group whose address is too long");
     std::memcpy(&request.gr_group, membership.group.data(), membership.group.size());
-    int level = socket.family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
+    // A socket of IPv6 may have joined groups of IPv4, too.
+    int level = request.gr_group.ss_family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
     if (::setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof request) != 0)
       return sys_error(subject_of(socket), "cannot join the multicast group " + name_text(membership.group));
   }
