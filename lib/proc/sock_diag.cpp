@@ -213,6 +213,13 @@ Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName
   return out;
 }
 
+bool has_tcp_authentication(int fd) {
+  constexpr int kTcpAoInfo = 40;  // TCP_AO_INFO, which is an error where there are no keys
+  uint64_t info[6] = {};         // struct tcp_ao_info_opt
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, kTcpAoInfo, info, &size) == 0;
+}
+
 Result<std::map<uint64_t, PacketSocketInfo>> read_packet_sockets() {
   packet_diag_req request{};
   request.sdiag_family = AF_PACKET;

@@ -37,6 +37,9 @@ Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol);
 /// asked here.
 Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName& peer);
 
+/// Whether a TCP socket has keys of TCP-AO (RFC 5925, Linux 6.7).
+bool has_tcp_authentication(int fd);
+
 struct PacketSocketInfo {
   uint32_t copy_threshold = 0;
   bool has_ring = false, has_fanout = false;

@@ -295,6 +295,9 @@ class SocketReader {
       if (is_signed && *is_signed)
         return all_.block(index_, "a TCP socket with signatures (TCP_MD5SIG), whose keys the kernel shows nobody"),
                Result<void>();
+      if (proc::has_tcp_authentication(fd_))
+        return all_.block(index_, "a TCP socket with authentication (TCP-AO), whose keys the kernel shows nobody"),
+               Result<void>();
     }
     // Of a connection the first is what both ends have come to, and the second counts no more, nor can it be set.
     const bool unconnected = socket_.state == SocketState::kUnconnected || socket_.state == SocketState::kListening;

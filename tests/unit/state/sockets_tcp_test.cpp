@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lib/proc/packet_filter.h"
+#include "lib/proc/sock_diag.h"
 #include "tests/support/skip.h"
 #include "tests/unit/state/sockets_helpers.h"
 
@@ -315,4 +316,37 @@ TEST_CASE("sockets: a TCP socket that signs its segments is an obstacle, whereve
     }
   }
   ::close(plain.client), ::close(plain.server), ::close(plain.listener);
+}
+
+TEST_CASE("sockets: a TCP socket with keys of TCP-AO is an obstacle, and one without is none") {
+  struct Key {  // struct tcp_ao_add (Linux 6.7)
+    sockaddr_storage address;
+    char algorithm[64];
+    int32_t interface;
+    uint32_t current;
+    uint16_t reserved;
+    uint8_t prefix, send_id, receive_id, mac_length, flags, key_length;
+    uint8_t key[80];
+  } key{};
+  constexpr int kTcpAoAddKey = 38;
+  static_assert(sizeof(Key) == 128 + 64 + 8 + 8 + 80);
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(fd >= 0);
+  CHECK_FALSE(proc::has_tcp_authentication(fd));
+  auto& peer = reinterpret_cast<sockaddr_in&>(key.address);
+  peer.sin_family = AF_INET, peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::strcpy(key.algorithm, "hmac(sha1)");
+  key.prefix = 32, key.send_id = key.receive_id = 100, key.key_length = 3;
+  std::memcpy(key.key, "key", 3);
+  if (::setsockopt(fd, IPPROTO_TCP, kTcpAoAddKey, &key, sizeof key) != 0) {
+    ckpt::test::skip("the kernel has no TCP-AO");
+  } else {
+    Tree tree({fd});
+    tree.options.contents = false;
+    tree.capture();
+    tree.fds.clear();
+    REQUIRE(tree.blockers.size() == 1);
+    CHECK(tree.blockers[0].what.find("TCP-AO") != std::string::npos);
+  }
+  ::close(fd);
 }
