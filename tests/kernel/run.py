@@ -615,6 +615,27 @@ def special_external_pipe_watched(place):
     os.close(writer)
 
 
+def special_roots_keyring(place):
+    """Root's session keyring is not that of a user's process which it restores."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def take_key():
+        """Runs in the child that becomes ckpt."""
+        add_key, keyctl, session, join = 248, 250, -3, 1
+        if libc.syscall(keyctl, join, None) < 0 or libc.syscall(add_key, b"user", b"ckpt-test-key", b"secret", 6, session) < 0:
+            os._exit(77)
+
+    target = Target("keyring", place.folder("keyring"))
+    dump(target, "image")
+    target.forget_answers()
+    done = ckpt_restore("-f", image(target, "image"), "-d", preexec_fn=take_key)
+    if done.code == 77:
+        raise Skip("no keys may be made here")
+    done.expect(0)
+    target.adopt()
+    target.check(0)
+
+
 def special_lock_limit(place):
     """Locked memory comes back locked, whatever limit ckpt itself has; where it may not raise that, it is said."""
     target = Target("mem_locked_tight", place.folder("limit"))

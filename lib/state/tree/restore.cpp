@@ -1,6 +1,7 @@
 #include "lib/state/tree/restore.h"
 
 #include <fmt/format.h>
+#include <linux/keyctl.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 
@@ -88,6 +90,7 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
   session_[0] = needed > 0 ? needed : kOutside;
   if (needed <= 0) {
     CKPT_TRY_ASSIGN(Child made, Child::create(root.pid, area, parent));
+    CKPT_TRY(leave_keyring(made));
     children_[0].emplace(std::move(made));
     return {};
   }
@@ -97,6 +100,7 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
   }
   CKPT_TRY_ASSIGN(Helper * helper,
                   add_helper(needed, -1, [&](int number) { return Child::create(number, area, parent); }));
+  CKPT_TRY(leave_keyring(helper->child));
   SyscallBatch batch;
   batch.add("begin a session", SYS_setsid);
   CKPT_TRY(helper->child.run(batch));
@@ -104,6 +108,26 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
   made.take_stand_in(helper->child);
   children_[0].emplace(std::move(made));
   return {};
+}
+
+/// The keys in a session's keyring are at the hand of whatever is in the session, whoever it runs as: those of ckpt's
+/// user are not for processes of others. All processes of the tree come from this one, and have its keyring.
+Result<void> Tree::leave_keyring(Child& child) {
+  const uid_t own = ::geteuid();
+  auto is_others = [own](const store::Thread& t) {
+    return std::any_of(t.uid.begin(), t.uid.end(), [own](uint32_t uid) { return uid != own; });
+  };
+  if (std::none_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& p) {
+        return std::any_of(p.threads.begin(), p.threads.end(), is_others);
+      }))
+    return {};
+  SyscallBatch batch;
+  batch.try_add("begin a session keyring", SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0);
+  CKPT_TRY(child.run(batch));
+  const int64_t result = batch.calls()[0].result;
+  // Kernels without keyrings, and filters that keep them away: there are no keys then.
+  if (result >= 0 || result == -ENOSYS || result == -EPERM || result == -EACCES) return {};
+  return batch.failure(0);
 }
 
 /// Those of the tree that ckpt itself is not in: before others are made, which are born in them. A root that was born

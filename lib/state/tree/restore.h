@@ -48,6 +48,7 @@ class Tree {
   };
 
   Result<void> make_root(RestorerArea& area, Child::Parent parent);
+  Result<void> leave_keyring(Child& child);
   Result<void> enter_namespaces();
   Result<void> grow(size_t process);
   Result<void> create(size_t process, size_t creator, bool as_sibling);
