@@ -636,6 +636,18 @@ def special_roots_keyring(place):
     target.check(0)
 
 
+def special_epoll_unready(place):
+    """A one-shot watch that had fired, and cannot be made to fire again, is said by name."""
+    target = Target("epoll_fired", place.folder("unready"), "unready")
+    dump(target, "image")
+    target.forget_answers()
+    said = ckpt_restore("-f", image(target, "image"), "-d").expect(0, "a one-shot watch of an epoll set that had fired").err
+    if said.count("one-shot watch") != 1:
+        raise Failure(f"says more than it has to: {said}")
+    target.adopt()
+    target.check(0)
+
+
 def special_lock_limit(place):
     """Locked memory comes back locked, whatever limit ckpt itself has; where it may not raise that, it is said."""
     target = Target("mem_locked_tight", place.folder("limit"))
