@@ -116,7 +116,7 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_together_flags(app, flags.together,
                      "One of many ckpts that mpirun or srun has started: all take the image of one instant");
   app.add_option("--hold-limit", flags.hold_limit_s,
-                 "With --together: seconds that a tree stands still for members that are not done (default 600; 0: any)")
+                 "With --together: seconds a tree stands still for members that are not done (default 600; 0: any)")
       .in_range(0, 1'000'000)
       .type_name("SECONDS");
   app.add_flag("--track-mem", "Accepted: what is written is tracked in any case");

@@ -17,8 +17,8 @@ namespace ckpt::engine {
 /// user unknown to this system kUnsupported.
 Result<std::optional<std::string>> take_rights_of_owner(const std::filesystem::path& image);
 
-/// What an image asks for that would be root's and not its owner's: capabilities, and a place in ckpt's session, with its
-/// terminal. kPermission. To be asked of what is restored in the end: the owner can put another image in its place.
+/// What an image asks for that would be root's and not its owner's: capabilities, and a place in ckpt's session, with
+/// its terminal. kPermission. To be asked of what is restored in the end: the owner can put another image in its place.
 Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::filesystem::path& image);
 
 }  // namespace ckpt::engine

@@ -142,8 +142,8 @@ Result<ParasiteArea> ParasiteArea::map(int pid, int tid, const Gadgets& gadgets)
                   BorrowedThread::lone_call(out, SYS_mmap, {kParasiteAddress, kSize, kProtection, kFlags, ~0ull, 0}));
   if (at == -EACCES || at == -EPERM) {
     return fail(Code::kUnsupported, describe_pid(pid),
-                "may not have memory that is written and executed (PR_SET_MDWE, SELinux's execmem), which ckpt needs in "
-                "it for a moment");
+                "may not have memory that is written and executed (PR_SET_MDWE, SELinux's execmem), which ckpt needs "
+                "in it for a moment");
   }
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));

@@ -12,6 +12,7 @@
 #include "lib/state/aio/ring.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/ipc_limits.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/state/network/content.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/sockets/restore.h"

@@ -84,7 +84,7 @@ struct ProcessImage {
   bool thp_disabled = false;
   bool thp_except_advised = false;  ///< ... but for what asked for huge pages (madvise)
   bool memory_merge = false;        ///< PR_SET_MEMORY_MERGE: what it maps is looked through for equal pages
-  bool amx_tiles = false;           ///< it has got leave to use AMX tiles (ARCH_REQ_XCOMP_PERM), whether it does now or not
+  bool amx_tiles = false;           ///< has leave to use AMX tiles (ARCH_REQ_XCOMP_PERM), whether it does now or not
   int gpu_thread = 0;  ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
   int oom_score_adj = 0;
   int coredump_filter = 0x33;

@@ -37,7 +37,8 @@ AttributeQuestions::AttributeQuestions(proc::CallList& calls) {
 /// What code of the x86 before 64 bits, and of processors of today, may have done to addresses.
 Result<void> AttributeQuestions::refuse_odd_addresses(const proc::CallList& calls, int pid) const {
   if (calls.result(local_table_) > 0)
-    return fail(Code::kUnsupported, proc::describe_pid(pid), "has segments of its own (modify_ldt), which is not supported");
+    return fail(Code::kUnsupported, proc::describe_pid(pid),
+                "has segments of its own (modify_ldt), which is not supported");
   if (calls.result(untag_mask_) != 0) return {};
   CKPT_TRY_ASSIGN(const uint64_t mask, calls.answer<uint64_t>(untag_mask_));
   if (mask == ~uint64_t{0}) return {};

@@ -87,7 +87,8 @@ void set_state(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
   }
   for (size_t i = 0; i < thread.speculation.size(); ++i) {
     if (thread.speculation[i] != 0)
-      batch.try_add("restrict a thread's speculation", SYS_prctl, PR_SET_SPECULATION_CTRL, i, thread.speculation[i], 0, 0);
+      batch.try_add("restrict a thread's speculation", SYS_prctl, PR_SET_SPECULATION_CTRL, i, thread.speculation[i], 0,
+                    0);
   }
   batch.add("name a thread", SYS_prctl, PR_SET_NAME, area.put_string(thread.comm), 0, 0, 0);
   set_scheduling(thread, area, batch);

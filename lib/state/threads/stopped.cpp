@@ -157,7 +157,8 @@ Result<void> ThreadQuestions::refuse_trapped_instructions(const CallList& calls,
   const std::string subject = "thread " + std::to_string(tid);
   CKPT_TRY_ASSIGN(const int reads, calls.answer<int>(clock_reads_));
   if (calls.result(clock_reads_) == 0 && reads == PR_TSC_SIGSEGV)
-    return fail(Code::kUnsupported, subject, "may not read the time stamp counter (PR_SET_TSC), which is not supported");
+    return fail(Code::kUnsupported, subject,
+                "may not read the time stamp counter (PR_SET_TSC), which is not supported");
   if (calls.result(cpuid_) == 0)
     return fail(Code::kUnsupported, subject, "may not use cpuid (ARCH_SET_CPUID), which is not supported");
   return {};

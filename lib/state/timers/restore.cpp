@@ -69,7 +69,8 @@ namespace {
 /// Why a timer cannot be made again whatever the kernel is, or empty.
 std::string obstacle(const store::PosixTimer& timer, const store::ProcessImage& image) {
   auto has_thread = [&](int tid) {
-    return std::any_of(image.threads.begin(), image.threads.end(), [&](const auto& thread) { return thread.tid == tid; });
+    return std::any_of(image.threads.begin(), image.threads.end(),
+                       [&](const auto& thread) { return thread.tid == tid; });
   };
   if ((timer.notify & SIGEV_THREAD_ID) != 0 && !has_thread(timer.tid))
     return fmt::format("tells thread {}, which has ended", timer.tid);

@@ -72,8 +72,8 @@ void block_namespaces_for_children(Walk& walk, size_t process) {
   }
 }
 
-/// A thread may have left what it shared with its process (unshare). Those that were there in the look before, while the
-/// tree ran, are believed.
+/// A thread may have left what it shared with its process (unshare). Those that were there in the look before, while
+/// the tree ran, are believed.
 void block_threads_of_their_own(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
   auto tids = proc::read_threads(pid);

@@ -1,5 +1,5 @@
-// prctl values and small files of /proc: parent-death signal, timer slack, dumpable, child subreaper, THP off but where it
-// is asked for, merged memory, OOM score, coredump filter; those that are a thread's own, in a thread that has others.
+// prctl values and small files of /proc: parent-death signal, timer slack, dumpable, child subreaper, THP off but where
+// it is asked for, merged memory, OOM score, coredump filter; a thread's own ones, in a thread that has others.
 #include <linux/securebits.h>
 #include <sys/prctl.h>
 

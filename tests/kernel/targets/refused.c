@@ -1,5 +1,5 @@
-// Holds one thing, named by argv[2], that an image does not cover and that shows only while the process stands still. It
-// must be refused by name and find the process as it was.
+// Holds one thing, named by argv[2], that an image does not cover and that shows only while the process stands still.
+// It must be refused by name and find the process as it was.
 #include <asm/ldt.h>
 #include <sched.h>
 #include <sys/prctl.h>
