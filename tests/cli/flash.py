@@ -688,6 +688,68 @@ class Flash(unittest.TestCase):
         wait_until(lambda: not os.path.exists(f"/proc/{agent}") or "Z" in pathlib.Path(f"/proc/{agent}/stat").read_text())
         self.assertEqual(self.steps_on_disk(), [1])
 
+    # --- the end of trainers, and of agents ---
+
+    def trainer(self, code, *arguments, **options):
+        """Another process with `e`, an engine of rank 0 (`options`); whatever becomes of it."""
+        script = ("import os, sys, numpy\nfrom ckpt_flash import Engine\n"
+                  f"e = Engine(sys.argv[1], start_agent=False, **{options!r})\n" + code)
+        environment = dict(os.environ, PYTHONPATH=str(SOURCE / "plugins" / "torch"), PYTHONDONTWRITEBYTECODE="1")
+        return subprocess.run([sys.executable, "-c", script, self.base / "c", *map(str, arguments)], env=environment, check=False,
+                              capture_output=True, text=True, timeout=60)
+
+    def status(self):
+        return json.loads(self.ckpt("agent", self.base / "c", "--status").stdout)
+
+    def deaths(self):
+        return self.status()["deaths"]
+
+    def test_a_trainer_that_an_exception_ends_has_not_ended_in_order(self):
+        self.agent("--linger", "60")
+        save = "e.save(5, {'w': numpy.ones(9)})\n"
+        for deaths, how in enumerate(("raise RuntimeError", "with e:\n    raise RuntimeError",
+                                      "try:\n    raise RuntimeError\nfinally:\n    e.close()", "with e:\n    sys.exit(3)"), 1):
+            self.trainer(save + how)
+            wait_until(lambda: self.deaths() == deaths, 5)
+        for how in ("e.close()", "with e:\n    sys.exit(0)"):
+            self.assertEqual(self.trainer(save + how).returncode, 0)
+        time.sleep(0.2)
+        self.assertEqual(self.deaths(), deaths)
+
+    def test_a_forked_child_that_ends_ends_nothing_of_its_parent(self):
+        self.agent("--linger", "60")
+        done = self.trainer("e.save(5, {'w': numpy.ones(9)})\nl = e.load()\nif os.fork() == 0:\n    del l\n    e.close()\n    sys.exit(0)\nos.wait()\n"
+                            "for step in (6, 7, 8):\n    assert e.save(step, {'w': numpy.full(9, 2.0)})\n"
+                            "assert l['w'][0] == 1.0\nos.kill(os.getpid(), 9)")
+        self.assertEqual((done.returncode, done.stderr), (-9, ""))
+        wait_until(lambda: self.deaths() == 1, 5)
+
+    def test_what_was_loaded_outlives_its_engine(self):
+        self.agent()
+        for end in ("e.close()", "e.leave()", "del e"):
+            done = self.trainer(f"e.save(5, {{'w': numpy.ones(500_000)}})\nl = e.load()\n{end}\n"
+                                "e = Engine(sys.argv[1], start_agent=False, if_busy='wait')\n"
+                                "for step in (6, 7, 8): assert e.save(step, {'w': numpy.full(500_000, 2.0)})\n"
+                                "assert set(l['w']) == {1.0}\ndel l\ne.close()\nprint('ends')")
+            self.assertEqual((done.returncode, done.stdout), (0, "ends\n"), end + done.stderr)
+        with self.assertRaisesRegex(FlashError, "the engine is closed"):
+            engine = self.engine()
+            engine.close()
+            engine.save(1, state_of(1))
+
+    def test_intervals_that_ranks_measure_have_steps_in_common(self):
+        self.agent()
+        intervals = []
+        for rank, cost in ((0, 0.231), (1, 0.262)):
+            engine = self.engine(rank=rank, world=2, auto_save=True)
+            engine._pace, engine._cost = [time.monotonic() - 100, 100], cost
+            intervals.append(engine._interval())
+        self.assertEqual(intervals, [32, 32])
+        alone = Engine(self.base / "d", auto_save=True, linger=1)
+        alone._pace, alone._cost = [time.monotonic() - 100, 100], 0.231
+        self.assertIn(alone._interval(), (23, 24))
+        alone.close()
+
     # --- strangers ---
 
     def socket_path(self, name="c"):

@@ -165,6 +165,14 @@ def test_dcp_save_and_load_go_through_memory_and_cut_anew(tmp_path):
     as_two_processes(through_dcp, tmp_path / "store", str(tmp_path / "c"))
 
 
+def test_a_step_that_was_named_is_not_overridden_by_a_number_in_the_path(tmp_path):
+    from ckpt_flash import FlashReader, FlashWriter
+    with Engine(tmp_path / "c", linger=60) as engine:
+        dcp.save({"w": torch.arange(3.)}, storage_writer=FlashWriter(engine, step=4), checkpoint_id="/runs/exp2/ckpt", no_dist=True)
+        dcp.save({"w": torch.arange(3.)}, storage_writer=FlashWriter(engine), checkpoint_id="/runs/exp2/step-6", no_dist=True)
+        assert engine.status()["ranks"][0]["steps"] == [4, 6]
+
+
 def test_a_snapshot_is_of_the_moment_it_was_taken(tmp_path):
     weights = {str(i): torch.full((300_000,), float(i)) for i in range(8)}
     with Engine(tmp_path / "c", linger=60) as engine:

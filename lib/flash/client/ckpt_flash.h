@@ -139,8 +139,11 @@ int ckpt_flash_persist(ckpt_flash* flash, uint64_t step, const char* directory, 
 /* JSON, ckpt.agent/1; valid until the next call. */
 int ckpt_flash_status(ckpt_flash* flash, const char** json);
 
-/* The trainer ends in order: nobody takes it for dead. NULL is fine. Loaded memory is unmapped. */
+/* The trainer ends in order: nobody takes it for dead. NULL is fine. What was loaded and not unloaded is copied and
+ * stays; ckpt_flash_unload of it is the one call that may follow, and the last one frees the handle. */
 void ckpt_flash_close(ckpt_flash* flash);
+/* As close, but the agent takes the trainer for dead: it keeps its memory for the one that comes in its place. */
+void ckpt_flash_leave(ckpt_flash* flash);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

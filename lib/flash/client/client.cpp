@@ -141,6 +141,7 @@ void ckpt_flash_unload(ckpt_flash* flash, ckpt_flash_loaded* loaded) {
     if (one.pins && flash->socket) (void)flash->run([&] { return flash->unpin(one); });
     return true;
   });
+  if (flash->closed && flash->loaded.empty()) delete flash;
 }
 
 int ckpt_flash_persist(ckpt_flash* flash, uint64_t step, const char* directory, int wait) {
@@ -167,8 +168,17 @@ void ckpt_flash_close(ckpt_flash* flash) {
   if (flash == nullptr) return;
   (void)flash->run([&]() -> Result<void> { return {}; });
   if (flash->socket) (void)flash->run([&] { return flash->abort(); });
-  if (flash->socket) (void)flash->run([&] { return flash->call(Type::kBye, {}, {}, -1, 1000); });
-  delete flash;
+  if (flash->end()) (void)flash->run([&] { return flash->call(Type::kBye, {}, {}, -1, 1000); });
+  flash->socket.reset();
+  if (flash->loaded.empty()) delete flash;
+}
+
+void ckpt_flash_leave(ckpt_flash* flash) {
+  if (flash == nullptr) return;
+  (void)flash->run([&]() -> Result<void> { return {}; });
+  (void)flash->end();
+  flash->socket.reset();
+  if (flash->loaded.empty()) delete flash;
 }
 
 }  // extern "C"

@@ -73,7 +73,10 @@ Result<Answer> Handle::call(Type type, Request request, const std::string& words
   request.type = static_cast<uint16_t>(type);
   request.id = ++next_id;
   auto answer = ask(socket.get(), request, words, fd, timeout);
-  if (!answer) socket.reset();  // what it would still say belongs to this question
+  if (answer) return answer;
+  socket.reset();  // what it would still say belongs to this question
+  // An agent that says nothing is no agent: the next one, or itself once it goes on, gets the memory from here.
+  if (answer.error().code == Code::kBusy) return sys_error(EPIPE, "agent", answer.error().message);
   return answer;
 }
 
@@ -146,7 +149,8 @@ Result<int> Handle::begin(uint64_t wanted, int if_busy, uint64_t timeout_ms) {
   request.step = wanted;
   request.flags = static_cast<uint32_t>(if_busy);
   request.value = timeout_ms;
-  const int limit = static_cast<int>(std::min<uint64_t>(timeout_ms, 1 << 30)) + kAnswerMs;
+  const uint64_t waits_ms = static_cast<IfBusy>(if_busy) == IfBusy::kWait ? std::min<uint64_t>(timeout_ms, 1 << 30) : 0;
+  const int limit = static_cast<int>(waits_ms) + kAnswerMs;
   for (;;) {
     CKPT_TRY_ASSIGN(const Answer answer, checked(call(Type::kBegin, request, {}, -1, limit)));
     if (answer.reply.status == kPinned) {
@@ -184,6 +188,15 @@ Result<void> Handle::copy_pages(Loaded& one) {
   if (one.memory.size() > 0 && ::madvise(one.memory.data(), one.memory.size(), MADV_POPULATE_WRITE) != 0)
     return sys_error("", "cannot copy what was loaded");
   return {};
+}
+
+bool Handle::end() {
+  for (Loaded& one : loaded) {
+    if (std::exchange(one.pins, false)) (void)copy_pages(one);
+  }
+  mapped.reset();
+  closed = true;
+  return static_cast<bool>(socket);
 }
 
 Result<void> Handle::unpin(Loaded& one) {

@@ -91,6 +91,7 @@ struct Handle {
   Result<void> snapshot_result;
   ckpt_flash_saved snapshot_saved{};
   bool writing = false;
+  bool closed = false;  ///< only what was loaded is left of it
   uint64_t buffer = 0, step = 0, began_us = 0, copied_us = 0;
 
   // --- the agent ---
@@ -110,6 +111,8 @@ struct Handle {
   static Result<void> copy_pages(Loaded& one);
   /// The agent is told with the last one of its buffer.
   Result<void> unpin(Loaded& one);
+  /// Nothing is saved any more, and nothing that was loaded depends on the agent. Whether the agent can be told.
+  bool end();
   /// The agent's segment is this one from now on: where that is another one, nobody writes any more to the one before,
   /// so nothing of it has to be pinned, and a release would be of a buffer of this one.
   Result<void> saves_go_to(int fd);

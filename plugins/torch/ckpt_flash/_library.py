@@ -111,7 +111,7 @@ class Library:
             lib = ctypes.CDLL(path)
             lib.path = path
             lib.ckpt_flash_error.restype = c_char_p
-            lib.ckpt_flash_close.restype = lib.ckpt_flash_unload.restype = None
+            lib.ckpt_flash_close.restype = lib.ckpt_flash_leave.restype = lib.ckpt_flash_unload.restype = None
             for name, types in {
                     "open": [POINTER(Options), POINTER(c_void_p)], "reconnect": [c_void_p], "error": [c_void_p],
                     "declare": [c_void_p, POINTER(Tensor), c_uint32, c_uint64], "ready": [c_void_p],
@@ -127,7 +127,7 @@ class Library:
                     "keep": [c_void_p, c_uint64],
                     "load": [c_void_p, c_uint64, c_int, c_char_p, POINTER(POINTER(LoadedInfo))],
                     "unload": [c_void_p, POINTER(LoadedInfo)], "persist": [c_void_p, c_uint64, c_char_p, c_int],
-                    "status": [c_void_p, POINTER(c_char_p)], "close": [c_void_p]}.items():
+                    "status": [c_void_p, POINTER(c_char_p)], "close": [c_void_p], "leave": [c_void_p]}.items():
                 getattr(lib, "ckpt_flash_" + name).argtypes = types
             cls._shared = lib
         return cls._shared
@@ -135,6 +135,8 @@ class Library:
     def __init__(self, directory, socket, rank, world, local_world, threads, partner_copy=False):
         self.lib = Library.shared()
         self.handle = c_void_p()
+        self._closed = c_void_p()  # the handle, for what was loaded and is still there
+        self._pid = os.getpid()
         options = Options(ctypes.sizeof(Options), os.fsencode(directory), os.fsencode(socket) if socket else None, rank,
                           world, local_world, threads, int(partner_copy))
         self.opened = self.lib.ckpt_flash_open(byref(options), byref(self.handle))
@@ -148,16 +150,31 @@ class Library:
 
     def __getattr__(self, name):
         function = getattr(self.lib, "ckpt_flash_" + name)
+        if not self.handle:
+            raise FlashError(2, f"{name}: the engine is closed")
         return lambda *arguments: self.check(function(self.handle, *arguments))
 
+    @property
+    def is_own(self):
+        """False in a forked child: the connection is its parent's."""
+        return os.getpid() == self._pid
+
     def unload(self, loaded):
-        if self.handle:
-            self.lib.ckpt_flash_unload(self.handle, loaded)
+        handle = self.handle or self._closed
+        if handle and self.is_own:
+            self.lib.ckpt_flash_unload(handle, loaded)
 
     def close(self):
-        if self.handle:
-            self.lib.ckpt_flash_close(self.handle)
-            self.handle = c_void_p()
+        self._end(self.lib.ckpt_flash_close)
+
+    def leave(self):
+        """As close, but the agent takes this trainer for dead, and keeps its memory for the next one."""
+        self._end(self.lib.ckpt_flash_leave)
+
+    def _end(self, function):
+        if self.handle and self.is_own:
+            function(self.handle)
+            self._closed, self.handle = self.handle, c_void_p()
 
 
 def steps_of(path):

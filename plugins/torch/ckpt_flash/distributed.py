@@ -35,10 +35,11 @@ class FlashWriter(StorageWriter):
     def __init__(self, engine, step=None, persist=None):
         super().__init__()
         self.engine, self.step, self.persist = engine, step, persist
+        self._named = step is not None
 
     def reset(self, checkpoint_id=None):
         number = re.search(r"(\d+)\D*$", str(checkpoint_id)) if checkpoint_id is not None else None
-        if number:
+        if number and not self._named:
             self.step = int(number.group(1))
 
     def set_up_storage_writer(self, is_coordinator, *args, **kwargs):

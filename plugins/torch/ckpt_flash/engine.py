@@ -1,9 +1,11 @@
 """The engine that a training loop holds."""
+import atexit
 import ctypes
 import json
 import math
 import os
 import subprocess
+import sys
 import time
 import warnings
 import weakref
@@ -114,6 +116,8 @@ class Engine:
         os.makedirs(self.checkpoint_dir, exist_ok=True)
         self._library = self._open()
         self._finalizer = weakref.finalize(self, _end, self._pinned, self._library)
+        atexit.unregister(_exits)
+        atexit.register(_exits)  # after weakref's own, so that it is called before that
         self._partner = Partner(self) if partners else None
 
     # --- saving ---
@@ -217,16 +221,35 @@ class Engine:
         return loaded
 
     def close(self):
-        """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends."""
+        """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends. Where an
+        exception is under way it is no end in order, but `leave`."""
+        if _fails():
+            self.leave()
+        elif self._end_partner() and self._finalizer.detach():
+            self._pinned.release()
+            self._library.close()
+
+    def leave(self):
+        """This trainer ends, and is to be started again: the agent keeps its memory, as it does where it is killed."""
+        if self._end_partner():
+            self._finalizer()
+
+    def _end_partner(self):
+        """False in a forked child, which has nothing to end."""
+        if not self._library.is_own:
+            return False
         if self._partner is not None:
             self._partner.close()
-        self._finalizer()
+        return True
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, kind, error, trace):
+        if error is None or _is_order(error):
+            self.close()
+        else:
+            self.leave()
 
     # --- the agent ---
 
@@ -329,7 +352,9 @@ class Engine:
         steps, passed = self._pace[1] - 1, now - self._pace[0]
         if steps < 1 or self._cost == 0:
             return 1
-        return max(1, math.ceil(self._cost / (0.01 * passed / steps)))
+        wanted = max(1, math.ceil(self._cost / (0.01 * passed / steps)))
+        # Every rank measures for itself: among powers of two the longer interval's steps are the shorter one's, too.
+        return wanted if self.world == 1 else 1 << (wanted - 1).bit_length()
 
     def _objects(self, objects):
         megatron = self.format == "torch_dist"
@@ -486,7 +511,7 @@ class Engine:
         """One block below everything: when the last tensor over it is gone, so is the mapping."""
         info = result.contents
         block = (ctypes.c_char * max(info.bytes, 1)).from_address(info.data[0] if info.tensors else info.mapping)
-        weakref.finalize(block, self._library.unload, result)
+        weakref.finalize(block, self._library.unload, result).atexit = False
         return info, block
 
     def _gather(self, value):
@@ -548,10 +573,34 @@ class Engine:
         raise FlashError(8, f"the ranks find different steps: {', '.join(sorted(map(str, steps)))}")
 
 
+_exiting = False
+
+
+def _exits():
+    global _exiting
+    _exiting = True
+
+
+def _is_order(error):
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def _fails():
+    """Whether the caller is in the handling of an exception."""
+    error = sys.exc_info()[1]
+    return error is not None and not _is_order(error)
+
+
 def _end(pinned, opened):
-    """Memory is let go of by CUDA before it is unmapped."""
+    """Nobody has closed the engine: for the agent the trainer is dead. Memory is let go of by CUDA before it is unmapped."""
+    if not opened.is_own:
+        return
     pinned.release()
-    opened.close()
+    if not _exiting:
+        opened.leave()
+    elif opened.handle:
+        # A snapshot is completed; the rest is the end of the process's. What was loaded need not be copied for that.
+        opened.lib.ckpt_flash_wait(opened.handle, None)
 
 
 def _kind():

@@ -54,12 +54,11 @@ class FlashCheckpoint(Callback):
             self._saved_step = step
 
     def teardown(self, trainer, pl_module, stage):
-        self._close()
-
-    def on_exception(self, trainer, pl_module, exception):
-        self._close()
-
-    def _close(self):
         if self.engine is not None:
             self.engine.close()
+            self.engine = None
+
+    def on_exception(self, trainer, pl_module, exception):
+        if self.engine is not None:
+            self.engine.leave()  # the agent keeps its memory for the training that begins anew
             self.engine = None
