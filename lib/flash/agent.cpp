@@ -32,8 +32,11 @@ Result<AgentEnd> Agent::run(const std::function<void()>& ready) {
   ::pthread_sigmask(SIG_BLOCK, &blocked, &waiting_mask_);
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigdelset(&waiting_mask_, signal);
   ready();
-  while (!stop_.requested() && !(lonely() && !persister_.is_working())) CKPT_TRY(turn(timeout_ms()));
-  return last_words();
+  for (;;) {
+    while (!stop_.requested() && !(lonely() && !persister_.is_working())) CKPT_TRY(turn(timeout_ms()));
+    CKPT_TRY_ASSIGN(const AgentEnd end, last_words());
+    if (stop_.requested() || lonely()) return end;  // else somebody has come meanwhile
+  }
 }
 
 Result<void> Agent::turn(int timeout) {
@@ -145,6 +148,7 @@ void Agent::leave(const std::shared_ptr<Connection>& who) {
   begins_.remove_if([&](const WaitingBegin& waiting) { return waiting.from == who; });
   if (!who->rank) return;
   lonely_since_ = monotonic_us();
+  ledger_.owner_left(who->number, connections_made_);
   ledger_.give_away_surplus(present());
   RankState& state = ledger_.rank(*who->rank);
   for (uint32_t i = 0; state.segment && i < state.segment->shape().buffers; ++i) {
@@ -259,23 +263,36 @@ Result<uint32_t> Agent::rank_of(const Connection& from) const {
 }
 
 Result<AgentEnd> Agent::last_words() {
-  const uint64_t deadline = monotonic_us() + options_.grace_ms * 1000;
-  const auto newest = ledger_.newest_common();
-  // An answer that cannot be sent takes its sender off the list.
-  for (const WaitingBegin& waiting : std::exchange(begins_, {}))
-    refuse(waiting.from, waiting.request, Error(Code::kBusy, "", "the agent ends"));
-  if (newest && persister_.persisted() != newest) persister_.want(*newest);
-  persister_.work();
-  while (!persister_.is_idle() || (newest && persister_.follows() && persister_.persisted() != newest)) {
+  uint64_t since = monotonic_us();
+  bool stopped = false;
+  std::optional<std::pair<uint64_t, uint64_t>> wanted;  // a step, and the saves there had been: a failure is no reason
+  auto missing = [&] {
+    const auto newest = ledger_.newest_common();
+    return newest && persister_.persisted() != newest ? newest : std::nullopt;
+  };
+  while (stop_.requested() || lonely()) {
     const uint64_t now = monotonic_us();
-    if (now >= deadline) break;
-    const int left = static_cast<int>((deadline - now) / 1000 + 1), next = timeout_ms();
-    CKPT_TRY(turn(next < 0 ? left : std::min(left, next)));
+    if (stop_.requested() && !std::exchange(stopped, true)) {
+      since = now;
+      // An answer that cannot be sent takes its sender off the list.
+      for (const WaitingBegin& waiting : std::exchange(begins_, {}))
+        refuse(waiting.from, waiting.request, Error(Code::kBusy, "", "the agent ends"));
+    }
+    // Trainers save until the end.
+    if (const auto step = missing(); step && wanted != std::pair(*step, counts_.saves)) {
+      wanted.emplace(*step, counts_.saves);
+      if (persister_.working_on() != step) persister_.want_last(*step);
+    }
+    persister_.work();
+    if (persister_.is_idle() && !(missing() && persister_.follows())) break;
+    // Nobody hurries it where all trainers have ended: what is being written gets the time that it takes.
+    if (!stopped && persister_.is_working()) since = now;
+    const uint64_t deadline = since + options_.grace_ms * 1000;
+    if (now >= deadline && (stopped || !persister_.is_working())) break;
+    const int left = now >= deadline ? -1 : static_cast<int>((deadline - now) / 1000 + 1), next = timeout_ms();
+    CKPT_TRY(turn(next < 0 || left < 0 ? std::max(next, left) : std::min(left, next)));
   }
-  AgentEnd out;
-  out.saved = !newest || persister_.persisted() == newest;
-  out.step = persister_.persisted().value_or(0);
-  return out;
+  return AgentEnd{!missing(), persister_.persisted().value_or(0)};
 }
 
 Result<AgentEnd> run_agent(const AgentOptions& options, const Cancel& stop, const Tell& tell,

@@ -49,17 +49,20 @@ Result<void> Agent::load_copy(const std::shared_ptr<Connection>& to, const Reque
 }
 
 void Agent::loaded(const std::shared_ptr<Connection>& from, const Request& request, uint32_t rank,
-                   Result<std::shared_ptr<Segment>> segment, bool from_own_directory) {
+                   Result<std::shared_ptr<Segment>> segment, bool newest) {
   if (from->gone) return;
   if (!segment) return refuse(from, request, segment.error());
   const uint64_t step = (*segment)->slot(0).step;
   if (request.step != kAnyStep && step != request.step)
     return refuse(from, request, Error(Code::kNotFound, "", fmt::format("storage has step {}", step)));
-  RankState& state = ledger_.rank(rank);
-  state = {};
-  state.segment = *segment;
-  if (from_own_directory) persister_.found(step);
-  forget_after(step);
+  // One that was named may be another job's: it is none of what this one has saved until it saves it.
+  if (newest) {
+    RankState& state = ledger_.rank(rank);
+    state = {};
+    state.segment = *segment;
+    persister_.found(step);
+    forget_after(step);
+  }
   (void)hand_out(from, request, {rank, *segment, 0}, step, Level::kStorage);
 }
 
@@ -77,12 +80,12 @@ Result<void> Agent::hand_out(const std::shared_ptr<Connection>& to, const Reques
   return {};
 }
 
-void Agent::forget_after(uint64_t step) {
+void Agent::forget_after(uint64_t step, uint64_t came) {
   std::set<uint64_t> alive;
   for (const auto& connection : connections_) {
     if (!connection->gone) alive.insert(connection->number);
   }
-  ledger_.forget_after(step, alive);
+  ledger_.forget_after(step, alive, came);
 }
 
 Result<void> Agent::persist_asked(const std::shared_ptr<Connection>& from, const Incoming& message) {

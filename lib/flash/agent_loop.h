@@ -103,13 +103,14 @@ class Agent {
   Result<void> load(const std::shared_ptr<Connection>& from, const Incoming& message);
   /// What is here of a rank of another node.
   Result<void> load_copy(const std::shared_ptr<Connection>& to, const Request& request, const RankState& copy);
+  /// `newest`: no checkpoint was named.
   void loaded(const std::shared_ptr<Connection>& from, const Request& request, uint32_t rank,
-              Result<std::shared_ptr<Segment>> segment, bool from_own_directory);
+              Result<std::shared_ptr<Segment>> segment, bool newest);
   Result<void> hand_out(const std::shared_ptr<Connection>& to, const Request& request, const Held& held, uint64_t step,
                         Level level);
   /// The job goes on from this step: what trainers that are gone have saved after it will not come to be, and must not
-  /// be taken for the same steps of those that are now.
-  void forget_after(uint64_t step);
+  /// be taken for the same steps of those that are now. `came`: a connection; only of those that were gone before it.
+  void forget_after(uint64_t step, uint64_t came = UINT64_MAX);
 
   // --- persisting ---
 

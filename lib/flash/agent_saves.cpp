@@ -15,6 +15,12 @@ namespace {
 
 constexpr uint64_t kLeastObjects = 1 << 20;
 
+bool is_same_file(int a, int b) {
+  struct stat first {}, second {};
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
 }  // namespace
 
 Result<void> Agent::declare(const std::shared_ptr<Connection>& from, Incoming& message) {
@@ -52,7 +58,7 @@ Result<void> Agent::declare(const std::shared_ptr<Connection>& from, Incoming& m
 
 void Agent::replace_segment(RankState& state, std::shared_ptr<Segment> segment) {
   const bool has_steps = state.segment && !state.steps().empty();
-  if (has_steps && !state.before) state.before = state.segment;
+  if (has_steps && !state.before) state.before = state.segment, state.use_before = state.use;
   state.segment = std::move(segment);
   state.use = {};
 }
@@ -71,14 +77,20 @@ Result<void> Agent::adopt(const std::shared_ptr<Connection>& from, Incoming& mes
   if (segment->shape().rank != rank || segment->shape().world != ledger_.world())
     return fail(Code::kUsage, "adopt", "is the segment of another rank");
   RankState& state = ledger_.rank(rank);
-  if (state.segment && !state.steps().empty()) return fail(Code::kBusy, "adopt", "this agent has steps of this rank");
-  state = {};
-  state.partner_copy = from->copies;
-  state.segment = std::move(segment);
-  for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
-    if (state.segment->slot(i).sequence % 2 != 0) state.segment->clear(i);
-    state.use[i].owner = from->number;
+  const bool same = state.segment && is_same_file(state.segment->fd(), segment->fd());
+  if (!same && state.segment && !state.steps().empty())
+    return fail(Code::kBusy, "adopt", "this agent has steps of this rank");
+  if (!same) {
+    state = {};
+    state.partner_copy = from->copies;
+    state.segment = std::move(segment);
   }
+  for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
+    if (state.segment->slot(i).sequence % 2 != 0 && !state.use[i].writing) state.segment->clear(i);
+    state.use[i].owner = from->number;
+    state.use[i].left = 0;
+  }
+  if (same) return hand_over(from, message.request, state);  // it did not answer for too long, and goes on
   tell_(fmt::format("rank {}: took over the memory of an agent that is gone", rank));
   return hand_over(from, message.request, state);
 }
@@ -128,6 +140,7 @@ Result<void> Agent::begin(const std::shared_ptr<Connection>& from, const Request
 void Agent::grant(const Connection& to, RankState& state, uint32_t buffer) {
   state.use[buffer].writing = true;
   state.use[buffer].owner = to.number;
+  state.use[buffer].left = 0;
 }
 
 std::string Agent::busy_text() const {
@@ -172,7 +185,9 @@ Result<void> Agent::commit(const std::shared_ptr<Connection>& from, const Reques
   ++counts_.saves;
   if (!from->copies) {
     // Who saves this step makes later ones anew: those of trainers that are gone are no part of that.
-    if (request.step > 0) forget_after(request.step - 1);
+    // One that died beside it was part of the same job.
+    if (request.step > 0) forget_after(request.step - 1, from->number);
+    ledger_.forget_own_after(*from->rank, request.step);
     persister_.saved(request.step, (request.flags & kPersistThis) != 0);
   }
   ledger_.settle();

@@ -33,7 +33,10 @@ void remove_older(const fs::path& directory, uint64_t newest, unsigned keep, std
       continue;
     if (step != newest && fs::is_regular_file(it->path() / kRanksFile, ignored)) found.emplace_back(step, it->path());
   }
-  std::sort(found.rbegin(), found.rend());
+  // Later ones are of before the job went back: they go first.
+  std::sort(found.begin(), found.end(), [newest](const auto& a, const auto& b) {
+    return std::pair(a.first > newest, b.first) < std::pair(b.first > newest, a.first);
+  });
   for (size_t i = keep - 1; i < found.size(); ++i) {
     const fs::path away = directory / (kRemoving + found[i].second.filename().string());
     fs::rename(found[i].second, away, ec);

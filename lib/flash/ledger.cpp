@@ -148,18 +148,41 @@ void Ledger::settle() {
   }
 }
 
-void Ledger::forget_after(uint64_t step, const std::set<uint64_t>& alive) {
+void Ledger::owner_left(uint64_t connection, uint64_t connections) {
   for (auto& [number, state] : ranks_) {
-    for (uint32_t i = 0; state.segment && i < state.segment->shape().buffers; ++i) {
-      const SlotState slot = state.segment->slot(i);
-      const BufferUse& use = state.use[i];
-      if (slot.complete() && slot.step > step && !use.writing && alive.count(use.owner) == 0) state.segment->clear(i);
-    }
-    for (uint32_t i = 0; state.before && i < state.before->shape().buffers; ++i) {
-      const SlotState slot = state.before->slot(i);
-      if (slot.complete() && slot.step > step) state.before->clear(i);
+    for (auto* uses : {&state.use, &state.use_before}) {
+      for (BufferUse& use : *uses) {
+        if (use.owner == connection) use.left = connections;
+      }
     }
   }
+}
+
+namespace {
+
+/// Clears the buffers with a later step than this one, of which `forgets` says so.
+template <class Forgets>
+void clear_after(RankState& state, uint64_t step, Forgets forgets) {
+  auto clear = [&](const std::shared_ptr<Segment>& segment, const std::array<BufferUse, kMostBuffers>& uses) {
+    for (uint32_t i = 0; segment && i < segment->shape().buffers; ++i) {
+      const SlotState slot = segment->slot(i);
+      if (slot.complete() && slot.step > step && !uses[i].writing && forgets(uses[i])) segment->clear(i);
+    }
+  };
+  clear(state.segment, state.use);
+  clear(state.before, state.use_before);
+}
+
+}  // namespace
+
+void Ledger::forget_after(uint64_t step, const std::set<uint64_t>& alive, uint64_t came) {
+  for (auto& [number, state] : ranks_) {
+    clear_after(state, step, [&](const BufferUse& use) { return alive.count(use.owner) == 0 && use.left < came; });
+  }
+}
+
+void Ledger::forget_own_after(uint32_t rank, uint64_t step) {
+  clear_after(ranks_[rank], step, [](const BufferUse&) { return true; });
 }
 
 std::optional<Held> Ledger::holder(uint32_t number, uint64_t step) const {

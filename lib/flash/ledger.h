@@ -19,12 +19,14 @@ struct BufferUse {
   unsigned readers = 0;  ///< persists that copy from it
   bool mapped = false;   ///< by its trainer, after a load
   uint64_t owner = 0;    ///< the connection that it was given to last
+  uint64_t left = 0;     ///< how many connections there had been when that one ended
 };
 
 struct RankState {
   std::shared_ptr<Segment> segment;
   std::array<BufferUse, kMostBuffers> use;
   std::shared_ptr<Segment> before;  ///< of another layout, until the first step of this one is complete on all ranks
+  std::array<BufferUse, kMostBuffers> use_before;
   std::optional<uint64_t> kept;     ///< the step that the trainer wants kept, whatever is saved after it
   bool partner_copy = false;        ///< of a rank of another node: no step of this node waits for it
 
@@ -80,8 +82,13 @@ class Ledger {
   Choice choose(uint32_t rank, uint64_t step, uint32_t& buffer) const;
   /// Drops segments of former layouts that the newest common step no longer needs.
   void settle();
-  /// Takes away later steps than this one that connections which are not in `alive` have saved.
-  void forget_after(uint64_t step, const std::set<uint64_t>& alive);
+  /// The connection has ended; `connections`: how many there have been.
+  void owner_left(uint64_t connection, uint64_t connections);
+  /// Takes away later steps than this one that connections which are not in `alive` have saved, if they had ended when
+  /// the connection `came`.
+  void forget_after(uint64_t step, const std::set<uint64_t>& alive, uint64_t came);
+  /// The rank has saved this step: later ones of it are of before it went back, whoever saved them.
+  void forget_own_after(uint32_t rank, uint64_t step);
   /// This node's ranks with the step.
   std::vector<Held> holders(uint64_t step) const;
   std::optional<Held> holder(uint32_t number, uint64_t step) const;

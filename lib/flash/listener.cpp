@@ -60,22 +60,37 @@ Listener::~Listener() {
   if (lock_) ::unlinkat(place_.folder.get(), lock_name().c_str(), 0);
 }
 
+Result<void> Listener::check_lock() {
+  struct stat st {};
+  if (::fstat(lock_.get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0) return {};
+  lock_.reset();
+  return fail(Code::kUsage, place_.shown + ".lock", "is there, and is no lock of an agent");
+}
+
 Result<void> Listener::take_lock(const std::string& directory) {
   // Another agent that begins may look for a moment whether this lock is a leftover.
   for (int attempt = 0; attempt < 5; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     lock_ = lock_named(place_.folder.get(), lock_name(), O_CREAT);
-    if (lock_) return {};
+    if (lock_) return check_lock();
     if (errno != EWOULDBLOCK) return sys_error(place_.shown, "cannot make its lock");
   }
   return fail(Code::kBusy, directory, "has an agent already");
+}
+
+Result<void> Listener::remove_old_socket() const {
+  struct stat st {};
+  if (::fstatat(place_.folder.get(), place_.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return {};
+  if (!S_ISSOCK(st.st_mode)) return fail(Code::kUsage, place_.shown, "is there, and is no socket");
+  ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);
+  return {};
 }
 
 Result<void> Listener::open(const std::string& directory, const std::string& socket) {
   CKPT_TRY_ASSIGN(place_, find_socket(directory, socket));
   CKPT_TRY(take_lock(directory));
   if (socket.empty()) remove_leftovers(place_.folder.get());
-  ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);  // of one that was killed
+  CKPT_TRY(remove_old_socket());
   socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -25,6 +25,10 @@ class Listener {
  private:
   std::string lock_name() const { return place_.name + ".lock"; }
   Result<void> take_lock(const std::string& directory);
+  /// kUsage: somebody's file has the lock's name.
+  Result<void> check_lock();
+  /// Of an agent that was killed. kUsage: it is no socket.
+  Result<void> remove_old_socket() const;
 
   SocketPlace place_;
   UniqueFd lock_, socket_;

@@ -40,11 +40,14 @@ class Throttle : public ProgressSink {
     const uint64_t done = done_ += bytes;
     const auto due = static_cast<uint64_t>(static_cast<double>(done) / static_cast<double>(rate_) * 1e6);
     const uint64_t now = watch_.elapsed_us();
-    if (due > now) std::this_thread::sleep_for(std::chrono::microseconds(due - now));
+    const uint64_t end = monotonic_us() + (due > now ? due - now : 0);
+    for (uint64_t at = monotonic_us(); at < end && !(hurry_ && hurry_->requested()); at = monotonic_us())
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min<uint64_t>(end - at, 100'000)));
   }
 
  private:
   uint64_t rate_;
+  const Cancel* hurry_;
   std::atomic<uint64_t> done_{0};
   Stopwatch watch_;
 };
@@ -53,7 +56,7 @@ class Throttle : public ProgressSink {
 class Persist {
  public:
   Persist(const PersistRequest& request, const Cancel& cancel)
-      : request_(request), cancel_(cancel), throttle_(request.rate), control_{request.workers,
+      : request_(request), cancel_(cancel), throttle_(request.rate, request.hurry), control_{request.workers,
                                                                               true,
                                                                               uint64_t{256} << 20,
                                                                               throttle_,

@@ -43,6 +43,7 @@ struct PersistRequest {
   std::filesystem::path directory;
   std::string format = "dcp";  ///< torch_dist, dcp, torch, safetensors
   uint64_t rate = 0;           ///< bytes a second; 0: as fast as it goes
+  const Cancel* hurry = nullptr;  ///< once this is requested `rate` counts no more
   unsigned workers = 0;        ///< 0: one per core
   unsigned keep = 0;           ///< checkpoints; 0: all
   bool verify = true;          ///< what was written is read again and compared by hash

@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kJointWriting = uint64_t{3600} * 1'000'000;  ///< for the parts of other nodes, once all have joined
 constexpr uint64_t kLookForAttempt = 1'000'000, kLookSoon = 20'000;
 constexpr uint64_t kMostLate = 10'000'000;  ///< a node's trainers may save a step later than those of rank 0's node
+constexpr size_t kMostDue = 64;            ///< steps that not every rank has come to have
 constexpr uint64_t kSoonFor = 60'000'000;  ///< so long an attempt is expected once this node's trainers have asked
 
 }  // namespace
@@ -34,41 +35,55 @@ std::optional<uint64_t> Persister::next_look_us() const {
 }
 
 void Persister::want(uint64_t step, const fs::path& directory, Done done) {
-  add(step, directory, std::move(done), false);
+  Wanted what{step, directory.empty() ? options_.directory : directory, {}};
+  if (done) what.done.push_back(std::move(done));
+  add(std::move(what));
 }
 
-void Persister::offer(uint64_t step) { add(step, {}, {}, true); }
+void Persister::offer(uint64_t step) { add({step, options_.directory, {}, true, true}); }
 
-void Persister::add(uint64_t step, const fs::path& directory, Done done, bool offered) {
+void Persister::want_last(uint64_t step) { add({step, options_.directory, {}, false, true}); }
+
+void Persister::add(Wanted what) {
   if (follows()) {
     look_soon_until_us_ = monotonic_us() + kSoonFor;
     next_look_us_ = 0;
     return;
   }
-  const fs::path where = directory.empty() ? options_.directory : directory;
   auto join = [&](Wanted& to) {
-    if (done) to.done.push_back(std::move(done));
-    to.offered = to.offered && offered;
+    to.done.insert(to.done.end(), what.done.begin(), what.done.end());
+    to.offered = to.offered && what.offered;
+    to.falls_back = to.falls_back || what.falls_back;
   };
   // Where it is too late to hold what is being written, it is to be written anew.
-  const bool under_way = working_ && working_->step == step && where == working_->directory;
-  if (under_way && (offered || !working_->offered || hold())) return join(*working_);
+  const bool under_way = working_ && working_->step == what.step && what.directory == working_->directory;
+  if (under_way && (what.offered || !working_->offered || hold())) return join(*working_);
   for (Wanted& wanted : wanted_) {
-    if (wanted.directory != where || (wanted.step != step && !(wanted.done.empty() && step > wanted.step))) continue;
-    wanted.step = step;
+    if (wanted.directory != what.directory ||
+        (wanted.step != what.step && !(wanted.done.empty() && what.step > wanted.step)))
+      continue;
+    wanted.step = what.step;
     return join(wanted);
   }
-  wanted_.push_back({step, where, {}, offered});
-  join(wanted_.back());
+  wanted_.push_back(std::move(what));
+}
+
+std::optional<uint64_t> Persister::step_before(uint64_t step) const {
+  std::optional<uint64_t> out;
+  for (const uint64_t one : ledger_.common_steps()) {
+    if (one < step && (!persisted_ || one > *persisted_)) out = one;
+  }
+  return out;
 }
 
 void Persister::saved(uint64_t step, bool persist) {
-  if (persisted_ == step) persisted_.reset();
-  if (persist) due_ = due_ ? std::max(*due_, step) : step;
+  if (persisted_ && *persisted_ >= step) persisted_.reset();  // the job has gone back
+  if (persist || (options_.every > 0 && step % options_.every == 0)) due_.insert(step);
+  if (due_.size() > kMostDue) due_.erase(due_.begin());
   if (ledger_.newest_common() != step) return;
-  const bool periodic = options_.every > 0 && step % options_.every == 0;
-  if (due_ == step || periodic) want(step);
-  if (due_ && *due_ <= step) due_.reset();
+  const auto later = due_.upper_bound(step);
+  if (later != due_.begin()) want(step);
+  due_.erase(due_.begin(), later);
 }
 
 void Persister::work() {
@@ -96,7 +111,7 @@ void Persister::look_for_attempt() {
   next_look_us_ = now + (now < look_soon_until_us_ ? kLookSoon : kLookForAttempt);
   const std::optional<Attempt> attempt = find_attempt(options_.directory);
   if (!attempt || attempt->folder == last_attempt_) return;
-  Wanted wanted{attempt->step, options_.directory, {}, false};
+  const Wanted wanted{attempt->step, options_.directory, {}};
   std::vector<Held> ranks = ledger_.holders(attempt->step);
   const bool complete = ranks.size() == ledger_.expected();
   if (!complete && ledger_.newest_common().value_or(0) <= attempt->step) {  // this node may be later than the leader's
@@ -111,7 +126,7 @@ void Persister::look_for_attempt() {
     decline(*attempt, ledger_.first(), why);
     return finish(wanted, fail(Code::kMismatch, "", why));
   }
-  begin(std::move(wanted), std::move(ranks), attempt);
+  begin(wanted, std::move(ranks), attempt);
 }
 
 void Persister::begin(Wanted what, std::vector<Held> ranks, const std::optional<Attempt>& attempt) {
@@ -121,7 +136,8 @@ void Persister::begin(Wanted what, std::vector<Held> ranks, const std::optional<
   request.directory = what.directory;
   request.world = ledger_.world();
   request.format = options_.format;
-  request.rate = stop_.requested() ? 0 : options_.rate;  // last words are in a hurry
+  request.rate = options_.rate;
+  request.hurry = &stop_;
   request.keep = options_.keep;
   request.verify = options_.verify;
   request.advances = !(what.directory == options_.directory && persisted_ && *persisted_ > what.step);
@@ -212,6 +228,9 @@ void Persister::finish(const Wanted& what, Result<PersistReport> report) {
     ++failures_;
     last_error_ = report.error().text();
     tell_(fmt::format("step {} was not persisted: {}", what.step, last_error_));
+    const bool other_nodes = report.error().code == Code::kMismatch && ledger_.several_nodes() && !follows();
+    const auto before = what.falls_back && other_nodes ? step_before(what.step) : std::nullopt;
+    if (before) add({*before, what.directory, {}, what.offered, true});
   }
   for (const Done& done : what.done) done(what.step, report);
 }

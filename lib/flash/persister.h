@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,9 @@ class Persister {
   void want(uint64_t step, const std::filesystem::path& directory = {}, Done done = {});
   /// As `want`, of a step that nobody has asked for: until all nodes have joined no save waits for it, or is skipped.
   void offer(uint64_t step);
+  /// As `want`, by an agent that ends. What this or `offer` has wanted and other nodes lack is wanted again as the next
+  /// older step that this node has.
+  void want_last(uint64_t step);
   /// A rank has saved the step. `persist`: its trainer wants it on disk, once every rank has it.
   void saved(uint64_t step, bool persist);
   /// It was read from the newest checkpoint.
@@ -62,9 +66,12 @@ class Persister {
     std::filesystem::path directory;
     std::vector<Done> done;
     bool offered = false;  ///< by `offer` alone
+    bool falls_back = false;
   };
 
-  void add(uint64_t step, const std::filesystem::path& directory, Done done, bool offered);
+  void add(Wanted what);
+  /// The newest step below this one that may be wanted in its place.
+  std::optional<uint64_t> step_before(uint64_t step) const;
 
   void begin_wanted();
   void look_for_attempt();
@@ -90,7 +97,7 @@ class Persister {
   std::vector<uint64_t> sequences_;  ///< of their buffers, when the work began
   bool holds_ = false, needed_ = true;
   const std::thread::id loop_ = std::this_thread::get_id();
-  std::optional<uint64_t> due_;  ///< to be persisted once every rank has it
+  std::set<uint64_t> due_;  ///< to be persisted once every rank has it, or where one never will a later one
   std::optional<uint64_t> persisted_;
   std::filesystem::path last_attempt_;     ///< of another agent, that this one has taken part in or declined
   std::filesystem::path awaited_attempt_;  ///< for whose step it waits, until `late_until_us_`

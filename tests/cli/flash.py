@@ -737,6 +737,106 @@ class Flash(unittest.TestCase):
             engine.close()
             engine.save(1, state_of(1))
 
+    def test_a_save_that_returned_while_the_agent_ends_is_written(self):
+        agent = self.agent("--rate", "4M")
+        engine = self.engine()
+        engine.save(1, {"w": numpy.zeros(4_000_000)})
+        engine.persist(wait=False)
+        wait_until(lambda: engine.status()["persisting_step"] == 1)
+        ones = numpy.ones(4_000_000)
+        agent.process.send_signal(signal.SIGTERM)
+        self.assertTrue(engine.save(2, {"w": ones}))
+        self.assertEqual(agent.process.wait(20), 0)
+        self.assertEqual(self.steps_on_disk(), [1, 2])
+
+    def test_where_all_ended_in_order_the_last_step_gets_its_time(self):
+        agent = self.agent("--rate", "400K", "--grace", "1", "--linger", "1")
+        engine = self.engine()
+        engine.save(1, {"w": numpy.zeros(150_000)})
+        engine.close()
+        self.assertEqual(agent.process.wait(30), 0, agent.text())
+        self.assertEqual(self.steps_on_disk(), [1])
+
+    def test_a_step_of_a_rank_that_died_beside_it_stays(self):
+        self.agent("--no-persist-on-death")
+        first = self.engine(world=2)
+        self.trainer("for step in (9, 10, 11): assert e.save(step, {'w': numpy.ones(9)})\nos.kill(os.getpid(), 9)", rank=1, world=2)
+        wait_until(lambda: self.deaths() == 1)
+        for step in (10, 11):
+            saved = first.save(step, {"w": numpy.ones(9)})
+            self.assertEqual(saved.newest_step, step)
+
+    def test_nodes_one_save_apart_write_the_step_that_all_have(self):
+        agents = [self.node(name, "--agree", "2", "--grace", "20") for name in "ab"]
+        engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank])) for rank in (0, 1)]
+        for step in (1, 2):
+            for engine in engines:
+                engine.save(step, {"w": numpy.full(9, float(step))})
+        engines[0].save(3, {"w": numpy.full(9, 3.0)})
+        for agent in agents:
+            agent.process.send_signal(signal.SIGTERM)
+        ends = [agent.process.wait(60) for agent in agents]
+        self.assertEqual((self.steps_on_disk(), ends[1]), ([2], 0), agents[0].text() + agents[1].text())
+
+    def test_a_storage_step_that_no_two_ranks_had_at_once_is_written_as_the_next(self):
+        for options, persist in ((), True), (("--every", "100"), None):
+            self.agent(*options)
+            ranks = [self.engine(rank=rank, world=2) for rank in (0, 1)]
+            for step in (98, 99):
+                for engine in ranks:
+                    engine.save(step, {"w": numpy.full(9, float(step))})
+            for engine in ranks:  # the first writes over its step 100: the second one still has to have 99
+                engine.save(100, {"w": numpy.full(9, 100.0)}, persist=persist)
+                engine.save(101, {"w": numpy.full(9, 101.0)})
+            wait_until(lambda: self.steps_on_disk() == [101], 10)
+            self.tearDown()
+            self.setUp()
+
+    # --- going back ---
+
+    def test_a_job_that_went_back_moves_latest(self):
+        agent = self.agent("--keep-last", "2")
+        engine = self.engine(if_busy="wait")
+        for step in (50, 90, 100):
+            engine.save(step, {"w": numpy.full(9, float(step))})
+            engine.persist()
+        self.assertEqual(self.steps_on_disk(), [90, 100])
+        loaded = engine.load(path=str(self.base / "c" / "iter_0000090"))
+        self.assertEqual((loaded.step, loaded["w"][0]), (90, 90.0))
+        self.assertEqual(engine.status()["newest_step"], 100)  # nothing was saved yet
+        for step in range(91, 97):
+            engine.save(step, {"w": numpy.full(9, -float(step))})
+        self.assertEqual(engine.status()["newest_step"], 96)
+        engine.persist()
+        self.assertEqual((self.base / "c" / "LATEST").read_text(), "iter_0000096\n")
+        self.assertEqual(self.steps_on_disk(), [90, 96])
+        agent.stop(signal.SIGKILL)
+        engine.close()
+        self.agent()
+        loaded = self.engine().load()
+        self.assertEqual((loaded.step, loaded["w"][0]), (96, -96.0))
+
+    def test_a_checkpoint_that_was_named_does_not_become_the_jobs_own(self):
+        self.agents.append(Agent(self.base / "pre"))
+        with Engine(self.base / "pre", start_agent=False) as other:
+            other.save(1000, {"w": numpy.full(9, 7.0)})
+            other.persist()
+        agent = self.agent()
+        path = str(self.base / "pre" / "iter_0001000")
+        engine = self.engine()
+        self.assertEqual(engine.load(path=path).step, 1000)
+        self.assertIsNone(engine.load(level="memory"))
+        for step in (11, 12):
+            engine.save(step, {"w": numpy.full(9, float(step))})
+        loaded = engine.load(path=path)
+        self.assertEqual(engine.status()["ranks"][0]["steps"], [11, 12])
+        engine.save(13, {"w": numpy.full(9, 13.0)})
+        self.assertEqual((set(loaded["w"]), engine.load()["w"][0]), ({7.0}, 13.0))
+        self.assertEqual(agent.stop(), 0)
+        self.assertEqual(self.steps_on_disk(), [13])
+
+    # --- ranks ---
+
     def test_intervals_that_ranks_measure_have_steps_in_common(self):
         self.agent()
         intervals = []
@@ -749,6 +849,26 @@ class Flash(unittest.TestCase):
         alone._pace, alone._cost = [time.monotonic() - 100, 100], 0.231
         self.assertIn(alone._interval(), (23, 24))
         alone.close()
+
+    def test_an_agent_that_did_not_answer_takes_its_own_memory_again(self):
+        agent = self.agent("--no-persist-on-death")
+        engine = self.engine()
+        engine.save(1, {"w": numpy.full(9, 1.0)})
+        loaded = engine.load()
+        engine._library.reconnect()
+        for step in (2, 3, 4):
+            self.assertEqual(engine.save(step, {"w": numpy.full(9, float(step))}).newest_step, step)
+        self.assertEqual((loaded["w"][0], engine.load().step), (1.0, 4))
+        self.assertNotIn("took over", agent.text())
+
+    def test_a_file_in_the_sockets_place_stays(self):
+        for name in ("precious", "precious.lock"):
+            with self.subTest(name):
+                (self.base / name).write_text("data")
+                refused = self.ckpt("agent", self.base / "c", "--socket", self.base / "precious", code=2).stderr
+                self.assertIn(name + ": is there, and is no", refused)
+                self.assertEqual((self.base / name).read_text(), "data")
+                (self.base / name).unlink()
 
     # --- strangers ---
 

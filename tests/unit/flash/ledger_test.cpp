@@ -83,9 +83,12 @@ TEST_CASE("ledger: once a job goes on from a step, later ones of trainers that a
   for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
   save(ledger, 0, 2);
   ledger.rank(0).use[*ledger.rank(0).buffer_of(2)].owner = 7;
-  ledger.forget_after(1, {7});
+  ledger.forget_after(1, {7}, UINT64_MAX);
   CHECK(ledger.rank(0).buffer_of(2));
-  ledger.forget_after(1, {8});
+  ledger.owner_left(7, 9);
+  ledger.forget_after(1, {8}, 9);  // it died beside the one that goes on
+  CHECK(ledger.rank(0).buffer_of(2));
+  ledger.forget_after(1, {8}, 10);
   CHECK_FALSE(ledger.rank(0).buffer_of(2));
   CHECK(ledger.newest_common() == 1);
 }
