@@ -154,7 +154,7 @@ class Joint {
     RanksRecord record{request_.step, request_.world, {}};
     for (const Held& held : request_.ranks) {
       CKPT_TRY_ASSIGN(std::string objects, read_objects(held));
-      record.ranks.push_back({held.rank, held.segment->layout_text(), std::move(objects), {}});
+      record.ranks.push_back({held.rank, held.segment->layout_text(), std::move(objects), {}, {}});
     }
     return put_file(folder_, kRanks + std::to_string(first_rank()), encode_ranks(record));
   }
@@ -295,7 +295,7 @@ class Joint {
     return out;
   }
 
-  /// A replica gets the hash of what was written in its place, with a note where that is another.
+  /// A replica gets the hash of what was written in its place, with a note where that is another, unless it is kept.
   Result<void> write_ranks(const fs::path& staged, std::vector<std::string>& notes) const {
     RanksRecord record{request_.step, request_.world, {}};
     for (const Node& node : nodes_)
@@ -310,10 +310,11 @@ class Joint {
       for (size_t i = 0; i < layout.tensors.size(); ++i) {
         const LayoutTensor& tensor = layout.tensors[i];
         const auto [at, first] = written.try_emplace(part_key(tensor), rank.hashes[i]);
-        if (!first && !(at->second == rank.hashes[i]))
-          notes.push_back(fmt::format("{} is written as rank {} has it: rank {} has other bytes", tensor.key,
-                                      owners_->rank_of(tensor), rank.rank));
-        rank.hashes[i] = at->second;
+        const auto own = rank.own.find(static_cast<uint32_t>(i));
+        const bool same = at->second == rank.hashes[i], kept = own != rank.own.end();
+        if (!same) notes.push_back(note_of_other_bytes(tensor, owners_->rank_of(tensor), rank.rank, kept));
+        if (same && kept) rank.own.erase(own);
+        if (!kept) rank.hashes[i] = at->second;
       }
     }
     const fs::path path = staged / kRanksFile;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <thread>
 
@@ -28,11 +29,13 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kBlock = 512 << 10;
+/// Of a tensor, and of all of a rank, that is kept though the checkpoint has another rank's (states of random numbers).
+constexpr uint64_t kMostOwnTensor = 1 << 20, kMostOwn = 64 << 20;
 
 /// Slows down whoever reports progress to so many bytes a second.
 class Throttle : public ProgressSink {
  public:
-  explicit Throttle(uint64_t rate) : rate_(rate) {}
+  Throttle(uint64_t rate, const Cancel* hurry) : rate_(rate), hurry_(hurry) {}
   void begin(std::string_view, uint64_t) override {}
   void note(std::string_view) override {}
   void advance(uint64_t bytes) override {
@@ -144,6 +147,7 @@ class Persist {
   }
 
   Result<void> verify(const fs::path& folder);
+  Result<void> describe_tensors(const Held& held, RankRecord& out);
   Result<void> write_ranks(const fs::path& folder);
 
   /// Where a rank's tensor is among what is written; nullopt: another node writes it.
@@ -220,6 +224,34 @@ Result<void> Persist::verify(const fs::path& folder) {
   });
 }
 
+Result<void> Persist::describe_tensors(const Held& held, RankRecord& out) {
+  uint64_t kept = 0;
+  for (const LayoutTensor& tensor : held.segment->layout().tensors) {
+    const std::optional<size_t> place = place_of(tensor);
+    if (place && written_by_[*place] == held.rank) {
+      out.hashes.push_back(hashes_[*place]);
+      continue;
+    }
+    const uint64_t at = held.segment->buffer_offset(held.buffer) + tensor.offset;
+    CKPT_TRY_ASSIGN(const Hash128 own, hash_of(held, at, tensor.bytes));
+    const bool differs = place && !(own == hashes_[*place]);
+    // What another node writes may differ; the leader knows.
+    const bool keep = (differs || !place) && tensor.bytes <= std::min(kMostOwnTensor, kMostOwn - kept);
+    if (keep) {
+      std::string bytes(tensor.bytes, 0);
+      CKPT_TRY(io::pread_exact(held.segment->fd(), {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}, at,
+                               "segment"));
+      kept += tensor.bytes;
+      out.own[static_cast<uint32_t>(out.hashes.size())] = std::move(bytes);
+    }
+    out.hashes.push_back(differs && !keep ? hashes_[*place] : own);
+    // Of what is kept in a part the leader tells.
+    if (differs && !(keep && request_.part))
+      report_.notes.push_back(note_of_other_bytes(tensor, written_by_[*place], held.rank, keep));
+  }
+  return {};
+}
+
 Result<void> Persist::write_ranks(const fs::path& folder) {
   RanksRecord record{request_.step, request_.world, {}};
   for (const Held& held : request_.ranks) {
@@ -227,19 +259,7 @@ Result<void> Persist::write_ranks(const fs::path& folder) {
     rank.rank = held.rank;
     rank.layout = held.segment->layout_text();
     CKPT_TRY_ASSIGN(rank.objects, read_objects(held));
-    for (const LayoutTensor& tensor : held.segment->layout().tensors) {
-      const std::optional<size_t> place = place_of(tensor);
-      if (place && written_by_[*place] == held.rank) {
-        rank.hashes.push_back(hashes_[*place]);
-        continue;
-      }
-      CKPT_TRY_ASSIGN(const Hash128 own,
-                      hash_of(held, held.segment->buffer_offset(held.buffer) + tensor.offset, tensor.bytes));
-      rank.hashes.push_back(place ? hashes_[*place] : own);
-      if (place && !(own == hashes_[*place]))
-        report_.notes.push_back(fmt::format("{} is written as rank {} has it: rank {} has other bytes", tensor.key,
-                                            written_by_[*place], held.rank));
-    }
+    CKPT_TRY(describe_tensors(held, rank));
     record.ranks.push_back(std::move(rank));
   }
   const std::string text = encode_ranks(record);
@@ -251,6 +271,11 @@ Result<void> Persist::write_ranks(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string note_of_other_bytes(const LayoutTensor& tensor, uint32_t writer, uint32_t rank, bool kept) {
+  return fmt::format("{} is written as rank {} has it: rank {} has other bytes, which {}", tensor.key, writer, rank,
+                     kept ? "are kept for it" : "it does not get back from storage");
+}
 
 Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel) {
   return Persist(request, cancel).run();
@@ -284,8 +309,14 @@ Result<void> fill(const Segment& segment, const RankRecord& rank, const fs::path
     CKPT_TRY(tensor::check_readable(catalog, *found));
     if (entry.bytes == 0) return {};
     MutableByteSpan out(mapping.data() + entry.offset, entry.bytes);
-    CKPT_TRY_ASSIGN(const Hash128 hash,
-                    hash_region(catalog, files, *found, {entry.global_offset, entry.shape}, cancel, out));
+    const auto own = rank.own.find(static_cast<uint32_t>(i));
+    Hash128 hash;
+    if (own != rank.own.end() && own->second.size() == entry.bytes) {
+      std::memcpy(out.data(), own->second.data(), entry.bytes);
+      hash = xxh3_128(out);
+    } else {
+      CKPT_TRY_ASSIGN(hash, hash_region(catalog, files, *found, {entry.global_offset, entry.shape}, cancel, out));
+    }
     if (hash == rank.hashes[i]) return {};
     return fail(Code::kCorrupt, entry.key, "is damaged: its hash differs from that which was written with it");
   });
@@ -305,9 +336,11 @@ Result<std::shared_ptr<Segment>> load_rank(const fs::path& directory, const fs::
   if (at == record.ranks.end() || record.world != world) {
     at = record.ranks.begin();
     CKPT_TRY_ASSIGN(const BufferLayout first, decode_layout(as_bytes(at == record.ranks.end() ? "" : at->layout)));
-    if (!is_whole(first))
+    const bool alike = std::all_of(at, record.ranks.end(), [&](const RankRecord& r) { return r.layout == at->layout; });
+    if (!is_whole(first) || !alike)
       return Error(Code::kMismatch, folder.string(),
-                   fmt::format("is of {} ranks, whose tensors are sharded; these are {}", record.world, world))
+                   fmt::format("is of {} ranks, whose tensors are {}; these are {}", record.world,
+                               alike ? "sharded" : "not the same", world))
           .with_hint("read it with FlashReader or torch.distributed.checkpoint.load, which cut it anew");
   }
   const uint64_t capacity = std::max<uint64_t>(at->objects.size() * 2, uint64_t{1} << 20);

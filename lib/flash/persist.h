@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct RankRecord {
   uint32_t rank = 0;
   std::string layout, objects;
   std::vector<Hash128> hashes;  ///< one for each tensor of the layout
+  /// Bytes of small tensors, by their place in the layout, of which the checkpoint has another rank's.
+  std::map<uint32_t, std::string> own;
 };
 struct RanksRecord {
   uint64_t step = 0;
@@ -64,6 +67,9 @@ struct PersistReport {
 /// otherwise. kInterrupted: cancelled. On any failure LATEST names what it named, and no folder is half written; what
 /// killed agents have staged there is removed first.
 Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel);
+
+/// That a tensor was not written as `rank` has it; `kept`: RankRecord::own has it.
+std::string note_of_other_bytes(const LayoutTensor& tensor, uint32_t writer, uint32_t rank, bool kept);
 
 std::string encode_ranks(const RanksRecord& record);
 /// kCorrupt: it is not what was written.

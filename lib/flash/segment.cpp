@@ -6,13 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
+#include "lib/proc/memory_room.h"
 
 namespace ckpt::flash {
 
@@ -46,16 +47,12 @@ std::optional<SegmentShape> lay_out(uint32_t rank, uint32_t world, uint32_t buff
   return out;
 }
 
-uint64_t meminfo_kib(const std::string& text, const std::string& name) {
-  const size_t at = text.find(name + ":");
-  return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at + name.size() + 1, nullptr, 10);
-}
-
 }  // namespace
 
 uint32_t buffers_for(uint64_t bytes) {
-  auto text = io::read_file("/proc/meminfo", 1 << 16);
-  const uint64_t available = text ? meminfo_kib(*text, "MemAvailable") << 10 : 0;
+  uint64_t available = UINT64_MAX;
+  for (const proc::MemoryRoom& room : proc::read_memory_room(::getpid())) available = std::min(available, room.bytes);
+  if (available == UINT64_MAX) return 1;  // nothing can be read
   return available / 4 >= bytes ? 2 : 1;
 }
 

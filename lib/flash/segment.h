@@ -69,8 +69,8 @@ class Segment {
   BufferLayout layout_;
 };
 
-/// How many buffers of `bytes` this host has room for beside what it runs: 2 where both fit into half of what is
-/// available, else 1.
+/// How many buffers of `bytes` this host and the memory cgroups of this process have room for beside what runs: 2 where
+/// both fit into half of what is available, else 1.
 uint32_t buffers_for(uint64_t bytes);
 
 }  // namespace ckpt::flash

@@ -837,6 +837,49 @@ class Flash(unittest.TestCase):
 
     # --- ranks ---
 
+    def test_a_small_tensor_that_ranks_have_otherwise_comes_back_to_each(self):
+        agent = self.agent()
+        ranks = [self.engine(rank=rank, world=2) for rank in (0, 1)]
+        for rank, engine in enumerate(ranks):
+            engine.save(1, {"rng": numpy.full(4, rank), "same": numpy.full(4, 7), "large": numpy.full(200_000, rank)})
+        ranks[0].persist()
+        self.assertIn("rng is written as rank 0 has it: rank 1 has other bytes, which are kept for it", agent.text())
+        self.assertIn("large is written as rank 0 has it: rank 1 has other bytes, which it does not get back from storage", agent.text())
+        for rank, engine in enumerate(ranks):
+            loaded = engine.load(level="storage")
+            self.assertEqual([int(loaded[name][0]) for name in ("rng", "same", "large")], [rank, 7, 0])
+
+    def test_so_it_does_over_nodes(self):
+        agents, engines = self.two_nodes()
+        for rank, engine in enumerate(engines):
+            engine.save(1, {"rng": numpy.full(4, rank), "same": numpy.full(4, 7)}, persist=True)
+        wait_until(lambda: all(engine.status()["persisted_step"] == 1 for engine in engines))
+        self.assertIn("rank 3 has other bytes, which are kept for it", agents[0].text())
+        self.assertNotIn("same is written", agents[0].text())
+        for rank, engine in enumerate(engines):
+            loaded = engine.load(level="storage")
+            self.assertEqual([int(loaded[name][0]) for name in ("rng", "same")], [rank, 7])
+
+    def test_another_number_of_ranks_gets_what_all_had_alike_or_nothing(self):
+        for state, refused in ((lambda rank: {f"layers.{rank}": numpy.full(4, rank)}, True), (lambda rank: {"w": numpy.full(4, 7)}, False)):
+            agent = self.agent()
+            ranks = [self.engine(rank=rank, world=2) for rank in (0, 1)]
+            for rank, engine in enumerate(ranks):
+                engine.save(1, state(rank))
+            ranks[0].persist()
+            for engine in ranks:
+                engine.close()
+            agent.stop(signal.SIGKILL)
+            self.agent()
+            alone = self.engine()
+            if refused:
+                with self.assertRaisesRegex(FlashError, "is of 2 ranks, whose tensors are not the same; these are 1"):
+                    alone.load()
+            else:
+                self.assertEqual(alone.load()["w"][0], 7)
+            self.tearDown()
+            self.setUp()
+
     def test_intervals_that_ranks_measure_have_steps_in_common(self):
         self.agent()
         intervals = []
@@ -860,6 +903,28 @@ class Flash(unittest.TestCase):
             self.assertEqual(engine.save(step, {"w": numpy.full(9, float(step))}).newest_step, step)
         self.assertEqual((loaded["w"][0], engine.load().step), (1.0, 4))
         self.assertNotIn("took over", agent.text())
+
+    def test_a_limit_of_memory_allows_one_buffer(self):
+        group = next((pathlib.Path(folder) / f"ckpt-flash-{os.getpid()}" for folder, limit in
+                      (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
+                      if os.access(folder, os.W_OK) and (limit != "memory.max" or os.path.exists(f"{folder}/cgroup.controllers"))), None)
+        try:
+            group.mkdir()
+        except (AttributeError, OSError):
+            self.skipTest("a memory cgroup cannot be made here")
+        try:
+            limit = next((group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()), None)
+            if limit is None:
+                self.skipTest("a memory cgroup cannot be made here")
+            limit.write_text(str(200 << 20))
+            agent = self.agent(before=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"])
+            if agent.process.poll() is not None:
+                self.skipTest("a memory cgroup cannot be entered here")
+            self.engine().prepare({"w": numpy.zeros(8_000_000)})
+            self.assertIn("memory allows one buffer", agent.text())
+            agent.stop(signal.SIGKILL)
+        finally:
+            group.rmdir()
 
     def test_a_file_in_the_sockets_place_stays(self):
         for name in ("precious", "precious.lock"):

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "store": {"records", "base"},
     "repository": {"store", "records", "remote", "base"},
     "records": {"base"},
-    "flash": {"formats", "tensor", "base"},
+    "flash": {"formats", "tensor", "proc", "base"},
     "model": {"formats", "tensor", "base"},
     "formats": {"tensor", "base"},
     "plugins": {"device", "base"},

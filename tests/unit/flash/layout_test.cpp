@@ -81,16 +81,21 @@ TEST_CASE("objects: they come back, and a lie about a length is refused") {
 }
 
 TEST_CASE("ranks file: it comes back, and any flipped byte is found") {
-  RanksRecord record{12, 2, {{1, "layout", "objects", {Hash128{1, 2}}}}};
-  const std::string text = encode_ranks(record);
-  auto back = decode_ranks(as_bytes(text));
-  REQUIRE(back);
-  CHECK(back->step == 12);
-  CHECK(back->ranks[0].hashes[0] == Hash128{1, 2});
-  for (size_t at = 0; at < text.size(); ++at) {
-    std::string flipped = text;
-    flipped[at] = static_cast<char>(flipped[at] ^ 1);
-    CHECK_FALSE(decode_ranks(as_bytes(flipped)));
+  for (const std::map<uint32_t, std::string>& own : {std::map<uint32_t, std::string>{}, {{0, "its own"}}}) {
+    RanksRecord record{12, 2, {{1, "layout", "objects", {Hash128{1, 2}}, own}}};
+    const std::string text = encode_ranks(record);
+    auto back = decode_ranks(as_bytes(text));
+    REQUIRE(back);
+    CHECK(back->step == 12);
+    CHECK(back->ranks[0].hashes[0] == Hash128{1, 2});
+    CHECK(back->ranks[0].own == own);
+    for (size_t at = 0; at < text.size(); ++at) {
+      std::string flipped = text;
+      flipped[at] = static_cast<char>(flipped[at] ^ 1);
+      CHECK_FALSE(decode_ranks(as_bytes(flipped)));
+    }
+    for (size_t size = 0; size < text.size(); ++size) CHECK_FALSE(decode_ranks(as_bytes(text).first(size)));
   }
-  for (size_t size = 0; size < text.size(); ++size) CHECK_FALSE(decode_ranks(as_bytes(text).first(size)));
+  RanksRecord lie{12, 2, {{1, "layout", "objects", {Hash128{1, 2}}, {{1, "of no tensor"}}}}};
+  CHECK_FALSE(decode_ranks(as_bytes(encode_ranks(lie))));
 }
