@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from conftest import CKPT, SOURCE, as_two_processes, bits
+from conftest import CKPT, SOURCE, as_processes, as_two_processes, bits
 
 LIBRARY = os.path.join(os.path.dirname(CKPT), "libckpt-flash.so")
 pytestmark = pytest.mark.skipif(not os.path.exists(LIBRARY), reason="libckpt-flash.so is not built here")
@@ -171,6 +171,61 @@ def test_a_step_that_was_named_is_not_overridden_by_a_number_in_the_path(tmp_pat
         dcp.save({"w": torch.arange(3.)}, storage_writer=FlashWriter(engine, step=4), checkpoint_id="/runs/exp2/ckpt", no_dist=True)
         dcp.save({"w": torch.arange(3.)}, storage_writer=FlashWriter(engine), checkpoint_id="/runs/exp2/step-6", no_dist=True)
         assert engine.status()["ranks"][0]["steps"] == [4, 6]
+
+
+def through_fsdp(rank, folder):
+    from ckpt_flash import FlashReader, FlashWriter
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+
+    def make(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(20, 33), torch.nn.ReLU(), torch.nn.Linear(33, 5))
+        for layer in (model[0], model[2]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def train(model, optimizer, steps):
+        for step in steps:
+            torch.manual_seed(1000 * step + rank)
+            optimizer.zero_grad()
+            model(torch.randn(8, 20)).square().mean().backward()
+            optimizer.step()
+
+    def state_of(model, optimizer):
+        weights, moments = get_state_dict(model, optimizer)
+        return {"model": weights, "optimizer": moments}
+
+    def whole(state):
+        return {name: value.full_tensor() for name, value in state["model"].items()}
+
+    engine = Engine(folder, linger=60)
+    model, optimizer = make(0)
+    train(model, optimizer, range(3))
+    dcp.save(state_of(model, optimizer), storage_writer=FlashWriter(engine, step=3))
+    train(model, optimizer, range(3, 6))
+    for level in ("memory", "storage"):
+        other, its = make(1)
+        state, reader = state_of(other, its), FlashReader(engine, source=level)
+        if level == "storage":
+            torch.distributed.barrier()
+            if rank == 0:
+                engine.persist()
+            torch.distributed.barrier()
+        dcp.load(state, storage_reader=reader)
+        set_state_dict(other, its, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        train(other, its, range(3, 6))
+        assert (reader.level, reader.step) == (level, 3 if level == "memory" else None)
+        assert equal(whole(state_of(other, its)), whole(state_of(model, optimizer)))
+    engine.close()
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_fsdp2_trains_on_as_if_nothing_had_been(tmp_path, ranks):
+    as_processes(ranks, through_fsdp, tmp_path / "store", str(tmp_path / "c"))
 
 
 def test_a_snapshot_is_of_the_moment_it_was_taken(tmp_path):
