@@ -922,16 +922,18 @@ class Flash(unittest.TestCase):
                 self.skipTest("a memory cgroup cannot be entered here")
             self.engine().prepare({"w": numpy.zeros(8_000_000)})
             self.assertIn("memory allows one buffer", agent.text())
-            agent.stop(signal.SIGKILL)
         finally:
+            for agent in self.agents:
+                agent.stop(signal.SIGKILL)
             group.rmdir()
 
     def test_a_file_in_the_sockets_place_stays(self):
         for name in ("precious", "precious.lock"):
             with self.subTest(name):
                 (self.base / name).write_text("data")
-                refused = self.ckpt("agent", self.base / "c", "--socket", self.base / "precious", code=2).stderr
-                self.assertIn(name + ": is there, and is no", refused)
+                refused = self.node("precious")
+                self.assertEqual(refused.process.poll(), 2)
+                self.assertIn(name + ": is there, and is no", refused.text())
                 self.assertEqual((self.base / name).read_text(), "data")
                 (self.base / name).unlink()
 
