@@ -12,7 +12,7 @@ static volatile bool g_stop;
 static struct Area {
   uint64_t seed;
   char* memory;
-  uint64_t rounds;
+  uint64_t iterations;
 } g_area[2];
 static char* g_slow;
 static uint64_t g_slow_generation[kSlowPages];

@@ -8,7 +8,7 @@
 extern char** environ;
 
 struct Shared {
-  int64_t rounds[3];
+  int64_t iterations[3];
   int end;
 };
 static volatile struct Shared* g_shared;

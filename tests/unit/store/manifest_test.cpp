@@ -87,11 +87,12 @@ class Fill {
     auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
            robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority,
            runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective,
-           bounding, ambient, securebits, no_new, cgroups, mempolicy] = v;
+           bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy] = v;
     all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
         robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime,
         deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding,
-        ambient, securebits, no_new, cgroups, mempolicy);
+        ambient, securebits, death, speculation, no_new, cgroups, mempolicy);
+    death = 12;
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
   }
@@ -245,12 +246,12 @@ class Fill {
            sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
            actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp,
            cgroups, policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp,
-           gpu_thread, oom, filter, arguments] = v;
+           thp_but, merge, tiles, gpu_thread, oom, filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
         sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
         actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
-        policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom,
-        filter, arguments);
+        policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp, thp_but, merge,
+        tiles, gpu_thread, oom, filter, arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = fs_of = sighand_of = -1;
     map_end_ = 0;
