@@ -19,6 +19,7 @@
 #include "lib/engine/copies.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/state/copies_check.h"
+#include "lib/state/validate.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
@@ -128,6 +129,9 @@ class Copies {
     run.count = flags_.count, run.detach = options_.detach;
     run.make = [&](engine::CopyLink& link) { return make(link); };
     run.drop = [&] { drop(); };
+    run.gone = [&] {
+      for (Outputs& given : given_) given.keep();
+    };
     run.running = [&](const std::vector<std::string>& reports) { tell(reports, watch.elapsed_us()); };
     run.ended = [&](int, const std::string& report) {
       if (context_.out.json()) context_.out.data(report);
@@ -149,6 +153,7 @@ class Copies {
     restore::CopiesOptions rules;
     rules.shared_files = flags_.shared_files, rules.signal = signal_;
     for (const auto& [number, path] : outputs_) rules.outputs.insert(number);
+    CKPT_TRY(restore::validate(manifest.tree));
     restore::Reasons reasons;
     restore::check_copies(manifest.tree, rules, reasons, context_.progress);
     if (!flags_.number_file.empty() && ::access(flags_.number_file.c_str(), F_OK) != 0) {
@@ -223,7 +228,6 @@ class Copies {
   }
 
   void tell(const std::vector<std::string>& reports, uint64_t total_us) {
-    for (Outputs& given : given_) given.keep();
     auto copies = nlohmann::ordered_json::array();
     for (const std::string& report : reports) copies.push_back(nlohmann::ordered_json::parse(report));
     if (context_.out.json()) {

@@ -65,7 +65,8 @@ NodeId attribute(const Graph& graph, NodeId object, std::string_view name) {
 class Walker {
  public:
   explicit Walker(const Graph& graph)
-      : graph_(graph), holders_(find_holders(graph)), reached_(graph.node_count(), false), limit_(limit(graph)) {}
+      : graph_(graph), holders_(find_holders(graph)), reached_(graph.node_count(), false),
+        opened_(graph.node_count(), false), limit_(limit(graph)) {}
 
   Walk run(NodeId root) {
     frames_.push_back({Found{"", {}, root}, 0, false});
@@ -163,6 +164,10 @@ class Walker {
     const bool apart = dict || (sequence && (holds(id) || has_dicts(id))) || (object && holds(id));
     if (!apart) return leaf(frame);
     if (std::find(open_.begin(), open_.end(), id) != open_.end()) return leaf(frame);
+    // Attributes of modules lead back to what has been gone through by its own name.
+    if (frame.spare && opened_[id]) return;
+    opened_[id] = true;
+    if (frame.depth >= kMaxDepth && frame.spare) return;
     if (frame.depth >= kMaxDepth) return refuse(frame, fmt::format("is nested more than {} deep", kMaxDepth));
     if (dict && graph_.items(id).empty() && !holds(id)) return leaf(frame);
     open_.push_back(id);
@@ -184,9 +189,13 @@ class Walker {
   void leaf(Frame& frame) {
     const NodeId id = frame.at.node;
     if (holders_.bare_storages[id]) return left_out(frame);
-    const bool again = std::find(open_.begin(), open_.end(), id) != open_.end();
-    if (holds(id) && !again) return refuse(frame, "has a tensor in what is read as a value");
     if (frame.spare) return;
+    const bool again = std::find(open_.begin(), open_.end(), id) != open_.end();
+    if (holds(id) && !again) {
+      // Its tensors go along in it, where values do.
+      refused_.push_back(id);
+      out_.warnings.push_back(frame.at.key + ": a value with tensors in it, which is not taken apart");
+    }
     // A whole file that is one number is no state dict.
     if (!frame.at.path.empty()) out_.leaves.push_back(std::move(frame.at));
   }
@@ -446,6 +455,7 @@ class Walker {
   const Graph& graph_;
   const Holders holders_;
   std::vector<bool> reached_;       ///< tensors
+  std::vector<bool> opened_;        ///< containers
   std::vector<NodeId> refused_;
   Walk out_;
   std::vector<Frame> frames_, spare_;

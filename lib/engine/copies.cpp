@@ -7,6 +7,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,9 @@ class CopyMakers {
       Result<std::string> made = await(makers_.back(), kMade);
       if (!made) return of_copy(std::move(made).error(), number, "made");
       makers_.back().init = std::atoi(made->c_str());
+      // It waits to be let go, so the number is still its own.
+      makers_.back().held.reset(static_cast<int>(::syscall(SYS_pidfd_open, makers_.back().init, 0)));
+      if (!makers_.back().held) return of_copy(sys_error("", "cannot be held on to"), number, "made");
     }
     go_read_.reset();
     return {};
@@ -163,6 +167,7 @@ class CopyMakers {
     pid_t pid = 0;  ///< 0: has been waited for
     UniqueFd link;
     int init = 0, code = 0;
+    UniqueFd held{};  ///< process 1, whose number is another's once it has been waited for
   };
 
   Result<void> start(int number) {
@@ -176,7 +181,7 @@ class CopyMakers {
       // Whoever holds these would keep the others from noticing ckpt's end.
       ours.reset();
       go_write_.reset();
-      for (Maker& other : makers_) other.link.reset();
+      for (Maker& other : makers_) other.link.reset(), other.held.reset();
       CopyLink link(number, std::move(theirs), std::move(go_read_));
       const int code = run_.make(link);
       std::fflush(nullptr);
@@ -228,7 +233,7 @@ class CopyMakers {
   void end_all() {
     go_write_.reset();  // who waits for it undoes what it has made
     for (const Maker& maker : makers_) {
-      if (maker.pid != 0 && maker.init > 0) ::kill(maker.init, SIGKILL);
+      if (maker.init > 0 && maker.held) (void)::syscall(SYS_pidfd_send_signal, maker.held.get(), SIGKILL, nullptr, 0);
     }
     for (const Maker& maker : makers_) {
       if (maker.pid != 0 && maker.init == 0) ::kill(maker.pid, SIGTERM);
@@ -247,6 +252,7 @@ Result<int> run_copies(const CopiesRun& run, const Cancel& cancel) {
   CKPT_TRY(makers.make_all());
   run.drop();
   CKPT_TRY(makers.let_go());
+  run.gone();
   CKPT_TRY_ASSIGN(const std::vector<std::string> reports, makers.await_running());
   run.running(reports);
   return run.detach ? makers.wait() : makers.supervise();

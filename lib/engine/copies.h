@@ -51,6 +51,7 @@ struct CopiesRun {
   bool detach = false;                     ///< return once all run, else when all have ended
   std::function<int(CopyLink&)> make;      ///< runs in a process of its own, which ends with its result
   std::function<void()> drop;              ///< called in the caller once all are made: what only the making needs
+  std::function<void()> gone;              ///< called once they have been let go: what they do from then on stays
   std::function<void(const std::vector<std::string>& reports)> running;  ///< all have been let go, by number
   std::function<void(int number, const std::string& report)> ended;
 };

@@ -28,6 +28,7 @@
 #include "lib/state/namespaces/restore.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/state/tree/seed.h"
+#include "lib/state/validate.h"
 
 namespace ckpt::engine {
 
@@ -366,6 +367,7 @@ Result<Placed> run_worker(PlantedInit init, bool detach, const std::function<int
 Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree,
                           const std::function<int()>& work, ProgressSink& progress) {
   std::fflush(nullptr);
+  CKPT_TRY(restore::validate(tree));  // id maps, too: namespaces are made by what it says
   CKPT_TRY(remember_outer_proc());
   CKPT_TRY_ASSIGN(std::optional<state::Outside> outside, outside_of(plan, placement));
   int joins_pids = 0;

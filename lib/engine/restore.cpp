@@ -16,6 +16,7 @@
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore_tree.h"
 #include "lib/memory/common.h"
+#include "lib/state/attributes/restore.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/store/description.h"
 #include "lib/store/image.h"
@@ -107,11 +108,12 @@ Result<void> replace_outputs(const std::map<int, int>& outputs, store::ImageRead
 void outlive_ckpt(const RestoreOptions& options, store::ImageReader& image, ProgressSink& progress) {
   const store::ProcessImage& root = image.manifest().tree.root();
   const bool ends_with_ckpt = options.placed && options.detach && !options.sibling && root.pid == 1;
-  if (!ends_with_ckpt || root.parent_death_signal == 0) return;
+  if (!ends_with_ckpt || !restore::hears_of_parents_end(root)) return;
   progress.note(
       "process 1 gets no signal at its parent's end (PR_SET_PDEATHSIG) any more: its parent is ckpt, which ends");
   store::TreeImage tree = image.manifest().tree;
   tree.processes[0].parent_death_signal = 0;
+  for (store::Thread& thread : tree.processes[0].threads) thread.parent_death_signal = 0;
   store::describe_anew(image, std::move(tree));
 }
 

@@ -357,7 +357,7 @@ class WholeTree final : public Rebuild {
     }
     CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
-    bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
+    bool orphan = hears_of_parents_end(image_.root()) && !options_.parent_stays;
     CKPT_TRY_ASSIGN(cgroup_mounts_, CgroupMounts::find());
     cgroup_mounts_.rearrange(options_.cgroups, image_.root().cgroups);
     // Memory that comes in by faults has no pages yet that could be shared.

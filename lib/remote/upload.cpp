@@ -266,7 +266,8 @@ Result<void> Upload::roll_back() {
       (void)pool.submit(quietly([&] { return backend_->abort_upload(staged.name, **staged.upload); }));
   }
   (void)pool.finish();
-  if (!keeps_) drop_journal();
+  // Where uploads may be left it is all that names them.
+  if (!keeps_ && out) drop_journal();
   return out;
 }
 

@@ -94,6 +94,16 @@ void check_policies(const TreeImage& tree, Reasons& reasons) {
   }
 }
 
+/// The thread of the kernel that polls a ring would have rights outside, or keep its process from entering.
+void check_polled_rings(const TreeImage& tree, Reasons& reasons) {
+  const bool polled = std::any_of(tree.io_urings.begin(), tree.io_urings.end(),
+                                  [](const store::IoUring& ring) { return !ring.poller.empty(); });
+  if (!polled || !tree.namespaces.has("user")) return;
+  reasons.add(Code::kUnsupported,
+              "an io_uring that a thread of the kernel polls (IORING_SETUP_SQPOLL), of processes in a user namespace "
+              "of their own, is not supported");
+}
+
 }  // namespace
 
 void check_plan(const TreeImage& tree, Reasons& reasons) {
@@ -105,6 +115,7 @@ void check_plan(const TreeImage& tree, Reasons& reasons) {
   check_pid_max(tree, reasons);
   for (const ProcessImage& process : tree.processes) check_timers(process, reasons);
   check_filters(tree, reasons);
+  check_polled_rings(tree, reasons);
   check_policies(tree, reasons);
   check_descriptor_room(tree, reasons);
   check_external(tree, {}, reasons);

@@ -319,7 +319,17 @@ class Values(unittest.TestCase):
             deep = [deep]
         self.refused({"y": Tensor(floats(1)), "deep": deep}, "nested more than 100 deep")
         self.refused({"y": Tensor(floats(1)), "map": {Tensor(floats(2)): 1}}, "tensors are not looked for")
-        self.refused({"y": Tensor(floats(1)), "size": Made(range, Tensor(floats(2)))}, "read as a value")
+
+    def test_a_value_with_tensors_is_carried_or_named(self):
+        self.assertEqual(self.found({"y": Tensor(floats(1)), "size": Made(range, Tensor(floats(2)))}), {"y": [1]})
+
+    def test_attributes_of_modules_may_lead_back(self):
+        w = Tensor(floats(2))
+        modules = {}
+        root = Made(Module, state={"_parameters": {}, "_buffers": {}, "_modules": modules})
+        for name in "abcdefgh":
+            modules[name] = Made(Module, state={"_parameters": {"w": w}, "_buffers": {}, "_modules": {}, "model": [root]})
+        self.assertEqual(self.found(root), {f"{name}.w": [2] for name in "abcdefgh"})
 
     def test_shared_settings_are_no_damage(self):
         settings = {f"option{i}": i for i in range(20)}

@@ -109,6 +109,12 @@ void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& ba
   batch.add("set the personality", SYS_personality, image.personality);
 }
 
+bool hears_of_parents_end(const store::ProcessImage& image) {
+  return image.parent_death_signal != 0 ||
+         std::any_of(image.threads.begin(), image.threads.end(),
+                     [](const store::Thread& thread) { return thread.parent_death_signal != 0; });
+}
+
 void set_after_credentials(const store::ProcessImage& image, ThreadBatches& batches) {
   // 2 (readable by root only) cannot be asked for; 0 is the nearest, and no less private.
   batches[0].add("set whether it may be traced", SYS_prctl, PR_SET_DUMPABLE, image.dumpable == 1 ? 1 : 0, 0, 0, 0);

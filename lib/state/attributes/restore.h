@@ -29,6 +29,9 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
 void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& batch, ProgressSink& progress);
 
+/// Whether any thread of it wants a signal when its parent ends: the kernel sends it to the whole process.
+bool hears_of_parents_end(const store::ProcessImage& image);
+
 /// What a change of credentials resets, a batch for each thread. The parent must be the final one.
 void set_after_credentials(const store::ProcessImage& image, ThreadBatches& batches);
 

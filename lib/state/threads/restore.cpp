@@ -123,7 +123,6 @@ Result<void> create_threads_in_turn(const store::ProcessImage& image, Child& chi
     CKPT_TRY_ASSIGN(HeldNumber one, HeldNumber::hold(image.threads[i].tid));
     held.push_back(std::move(one));
   }
-  CKPT_TRY_ASSIGN(const std::string before, io::read_file(kLast, kLimit));
   CKPT_TRY_ASSIGN(const UniqueFd last, io::open_file(kLast, O_WRONLY));
   auto set_last = [&](const std::string& number) -> Result<void> {
     if (::pwrite(last.get(), number.data(), number.size(), 0) >= 0) return {};
@@ -138,6 +137,8 @@ Result<void> create_threads_in_turn(const store::ProcessImage& image, Child& chi
       held[i - 1].free();
       SyscallBatch batch;
       child.add_thread(batch, 0);
+      // As it is now: whoever got a number meanwhile is not to meet it again so soon.
+      CKPT_TRY_ASSIGN(const std::string before, io::read_file(kLast, kLimit));
       CKPT_TRY(set_last(std::to_string(tid - 1)));
       Result<void> made = child.run(batch);
       CKPT_TRY(set_last(before));

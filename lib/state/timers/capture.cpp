@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lib/proc/procfs.h"
+#include "lib/state/timers/clock.h"
 
 namespace ckpt::capture {
 
@@ -62,6 +63,7 @@ Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, 
       timer.id = line.id, timer.clock = line.clock, timer.notify = line.notify, timer.signo = line.signo;
       timer.tid = (line.notify & SIGEV_THREAD_ID) != 0 ? line.tid : 0;
       timer.sigval = line.sigval;
+      timer.clock = store::lasting_clock(timer);
       timer.interval_ns = nanoseconds(value.it_interval), timer.value_ns = nanoseconds(value.it_value);
       out.push_back(timer);
     }

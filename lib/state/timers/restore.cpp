@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "lib/base/clock.h"
+#include "lib/state/timers/clock.h"
 
 namespace ckpt::restore {
 
@@ -31,14 +32,6 @@ std::vector<store::PosixTimer> sorted_timers(const store::ProcessImage& image) {
   return out;
 }
 
-/// The clock of a thread, as the kernel numbers those of others (clock_getcpuclockid(3)): its own one would be the
-/// first thread's, which makes all timers. Who made a timer is not told, but whom it tells is.
-int clock_of(const store::PosixTimer& timer) {
-  constexpr int kThreadClock = 6;  // CPUCLOCK_SCHED of one thread
-  const bool of_thread = timer.clock == CLOCK_THREAD_CPUTIME_ID && (timer.notify & SIGEV_THREAD_ID) != 0;
-  return of_thread ? static_cast<int>(~static_cast<unsigned>(timer.tid) << 3) | kThreadClock : timer.clock;
-}
-
 void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch) {
   bool choose = can_choose_timer_ids();
   if (choose) batch.add("choose timer ids", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
@@ -55,7 +48,7 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, Sysc
       int32_t signo, notify, tid, pad[11];
     } event{timer.sigval, timer.signo, timer.notify, timer.tid, {}};
     static_assert(sizeof event == 64);
-    batch.add("create a timer", SYS_timer_create, clock_of(timer), area.put(event), id);
+    batch.add("create a timer", SYS_timer_create, store::lasting_clock(timer), area.put(event), id);
     itimerspec setting{timespec_of(timer.interval_ns), timespec_of(timer.value_ns)};
     if (timer.value_ns != 0) batch.add("arm a timer", SYS_timer_settime, timer.id, 0, area.put(setting), 0);
   }
@@ -74,7 +67,7 @@ std::string obstacle(const store::PosixTimer& timer, const store::ProcessImage& 
   };
   if ((timer.notify & SIGEV_THREAD_ID) != 0 && !has_thread(timer.tid))
     return fmt::format("tells thread {}, which has ended", timer.tid);
-  if (timer.clock == CLOCK_THREAD_CPUTIME_ID && image.threads.size() > 1 && (timer.notify & SIGEV_THREAD_ID) == 0)
+  if (store::is_of_own_thread(timer) && image.threads.size() > 1 && (timer.notify & SIGEV_THREAD_ID) == 0)
     return "runs by the processor time of one thread, and nothing tells which";
   if (timer.clock >= 0) return "";
   const int owner = static_cast<int>(~(static_cast<unsigned>(timer.clock) >> 3 | 7u << 29));

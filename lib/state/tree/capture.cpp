@@ -88,10 +88,11 @@ void block_threads_of_their_own(Walk& walk, size_t process) {
     if (known.contains(tid) || proc::is_io_worker(pid, tid)) continue;
     for (const auto& [type, what] : {std::pair(KCMP_FILES, "a descriptor table"),
                                      std::pair(KCMP_FS, "a working folder, root folder and umask")}) {
-      if (::syscall(SYS_kcmp, pid, tid, type, 0, 0) > 0) {
-        walk.block(process, "thread " + std::to_string(tid),
-                   std::string("has ") + what + " of its own (unshare), which is not supported");
-      }
+      if (::syscall(SYS_kcmp, pid, tid, type, 0, 0) <= 0) continue;
+      auto now = proc::read_thread_stat(pid, tid);
+      if (!now || now->is_ending()) continue;  // it has neither any more
+      walk.block(process, "thread " + std::to_string(tid),
+                 std::string("has ") + what + " of its own (unshare), which is not supported");
     }
   }
 }
