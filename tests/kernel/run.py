@@ -332,11 +332,11 @@ BLOCKED = {  # what to hold: a word that the message must have
 SHOWS_FROZEN = {"io_uring_timeout", "io_uring_number", "sem_undo", "sem_undo_shared"}
 
 
-def special_blocked(place):
-    """Each thing that is not supported is refused by name, exit 6, before anything is touched."""
-    for thing, word in BLOCKED.items():
+def each_refused(place, program, things):
+    """Each thing is refused by name, exit 6, and the process goes on as it was. Yields it once it has been."""
+    for thing, word in things.items():
         try:
-            target = Target("blocked", place.folder(thing), thing)
+            target = Target(program, place.folder(thing), thing)
         except Skip as lacking:
             print(f"{thing}: skipped, {lacking}")
             continue
@@ -345,19 +345,28 @@ def special_blocked(place):
             for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
                 # What may pass is waited for.
                 said = ckpt(*verb, "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(6, word).err
-                first = [line for line in said.splitlines() if line.startswith(("  ", "ckpt: thread "))][0]
-                if thing.startswith("io_uring") and word not in first:  # its mappings are no reason of their own
-                    raise Failure(f"{' '.join(verb)} tells another reason first: {first.strip()}")
                 unharmed(target, before)
                 if os.path.exists(image(target, "image")):
                     raise Failure(f"{' '.join(verb)} left an image")
-            if thing not in SHOWS_FROZEN:
-                ckpt("check", "-p", target.pid).expect(1, word)
+                yield target, thing, word, said
             unharmed(target, before)
             target.check(0)
+        except GeneratorExit:  # who asked has found a fault
+            target.kill()
+            raise
         except Failure as failure:
             target.kill()
             raise Failure(f"{thing}: {failure}") from failure
+
+
+def special_blocked(place):
+    """Each thing that is not supported is refused before anything is touched."""
+    for target, thing, word, said in each_refused(place, "blocked", BLOCKED):
+        first = [line for line in said.splitlines() if line.startswith(("  ", "ckpt: thread "))][0]
+        if thing.startswith("io_uring") and word not in first:  # its mappings are no reason of their own
+            raise Failure(f"{thing}: another reason is told first: {first.strip()}")
+        if thing not in SHOWS_FROZEN:
+            ckpt("check", "-p", target.pid).expect(1, word)
 
 
 REFUSED = {  # as BLOCKED, but seen only while the process stands still, or in the image
@@ -367,24 +376,9 @@ REFUSED = {  # as BLOCKED, but seen only while the process stands still, or in t
 
 
 def special_refused(place):
-    """What only a stopped process shows is refused by name, too, and the process goes on as it was."""
-    for thing, word in REFUSED.items():
-        try:
-            target = Target("refused", place.folder(thing), thing)
-        except Skip as lacking:
-            print(f"{thing}: skipped, {lacking}")
-            continue
-        before = fingerprint(target.pid)
-        try:
-            for verb in (["pre-dump"], ["dump", "-R"], ["dump"]):
-                ckpt(*verb, "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(6, word)
-                unharmed(target, before)
-                if os.path.exists(image(target, "image")):
-                    raise Failure(f"{' '.join(verb)} left an image")
-            target.check(0)
-        except Failure as failure:
-            target.kill()
-            raise Failure(f"{thing}: {failure}") from failure
+    """What only a stopped process shows is refused, too."""
+    for _ in each_refused(place, "refused", REFUSED):
+        pass
 
 
 def special_blocked_list(place):
