@@ -25,7 +25,7 @@ constexpr size_t kMaxDepth = 100;
 /// honest one may share a few settings among its layers, and has a node of its own for each key.
 constexpr uint64_t kMaxFound = 128 << 20, kFoundPerNode = 1024, kMostFound = uint64_t{4} << 30;
 constexpr uint64_t kMaxLooks = 100'000'000;  ///< at parts of containers, each time one is gone through
-constexpr size_t kMaxUnreached = 1000;       ///< tensors that are listed
+constexpr size_t kMaxUnreached = 1000;       ///< tensors that are listed, and keys
 
 bool is_sequence(const Graph& graph, NodeId id) {
   const Kind kind = graph.kind(id);
@@ -87,6 +87,8 @@ class Walker {
       visit(frame);
     }
     name_unreached(root);
+    if (nameless_ > kMaxUnreached)
+      out_.warnings.push_back(fmt::format("{} more keys are objects that have no text", nameless_ - kMaxUnreached));
     tell_apart();
     out_.objects_opened = !classes_.empty();
     for (const std::string& name : classes_) {
@@ -240,7 +242,7 @@ class Walker {
   std::string name_of(const Frame& frame, const DictPair& pair, size_t number) {
     if (auto text = key_text(graph_, pair.key)) return std::move(*text);
     std::string out = fmt::format("?{}", number);
-    if (out_.warnings.size() < kMaxUnreached) {
+    if (++nameless_ <= kMaxUnreached) {
       out_.warnings.push_back(fmt::format("{}{}: its key in the dict is an object that has no text",
                                           frame.at.key.empty() ? "" : frame.at.key + ".", out));
     }
@@ -463,6 +465,7 @@ class Walker {
   std::set<std::string> classes_;
   const uint64_t limit_;            ///< of found_
   uint64_t found_ = 0, looks_ = 0;
+  size_t nameless_ = 0;             ///< keys without a text
 };
 
 }  // namespace

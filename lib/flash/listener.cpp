@@ -17,7 +17,7 @@ namespace ckpt::flash {
 
 namespace {
 
-constexpr std::string_view kPrefix = "flash-", kSuffix = ".sock.lock";
+constexpr std::string_view kPrefix = "flash-", kSuffix = ".sock.lock", kLock = ".lock";
 
 bool is_lock_name(std::string_view name) { return name.starts_with(kPrefix) && name.ends_with(kSuffix); }
 
@@ -48,7 +48,7 @@ void remove_leftovers(int folder) {
     if (!is_lock_name(name)) continue;
     const UniqueFd lock = lock_named(folder, name, 0);
     if (!lock) continue;
-    ::unlinkat(folder, name.substr(0, name.size() - 5).c_str(), 0);
+    ::unlinkat(folder, name.substr(0, name.size() - kLock.size()).c_str(), 0);
     ::unlinkat(folder, name.c_str(), 0);
   }
 }

@@ -74,7 +74,9 @@ Result<RanksRecord> decode_ranks(ByteSpan bytes) {
   const auto step = in.read<uint64_t>(), world = in.read<uint64_t>(), count = in.read<uint64_t>();
   if (!count || *world > kMostRanks || *count > *world) return damaged();
   const bool has_own = std::memcmp(magic->data(), kRanksWithOwnMagic, sizeof kRanksMagic) == 0;
-  if (!has_own && std::memcmp(magic->data(), kRanksMagic, sizeof kRanksMagic) != 0) return damaged();
+  if (!has_own && std::memcmp(magic->data(), kRanksMagic, sizeof kRanksMagic - 1) != 0) return damaged();
+  if (!has_own && std::memcmp(magic->data(), kRanksMagic, sizeof kRanksMagic) != 0)
+    return fail(Code::kUnsupported, kRanksFile, "was written by a newer ckpt");
   RanksRecord out{*step, static_cast<uint32_t>(*world), {}};
   for (uint64_t i = 0; i < *count; ++i) {
     RankRecord rank;

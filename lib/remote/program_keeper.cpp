@@ -1,6 +1,7 @@
 #include "lib/remote/program_keeper.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,6 +23,7 @@ class Keeper {
  public:
   [[noreturn]] static void run(int channel, int parent) {
     ::prctl(PR_SET_NAME, "ckpt-keeper");
+    ::setsid();  // what ends ckpt's process group must not end this
     close_all_but(channel, parent);
     std::array<pid_t, kMostGroups> groups{};
     for (;;) {
@@ -30,6 +32,7 @@ class Keeper {
       // What was said before the end counts.
       if (fds[0].revents != 0 && take(channel, groups)) continue;
       if (fds[1].revents != 0) break;
+      if ((fds[0].revents & POLLHUP) != 0) channel = -1;  // closed, and its process lives: nothing more will be said
     }
     for (const pid_t group : groups) {
       if (group > 0) ::kill(-group, SIGKILL);
@@ -66,8 +69,12 @@ struct Shared {
   int channel = -1;
 };
 
+/// Its mutex is free in a fork of the process, whatever other threads were about.
 Shared& shared() {
   static Shared instance;
+  static const int handled = ::pthread_atfork([] { shared().mutex.lock(); }, [] { shared().mutex.unlock(); },
+                                              [] { shared().mutex.unlock(); });
+  (void)handled;
   return instance;
 }
 
@@ -82,7 +89,7 @@ int start() {
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t child = ::fork();
+  const auto child = static_cast<pid_t>(::syscall(SYS_fork));  // without the handlers of `shared`, who holds the mutex
   if (child == 0) Keeper::run(ends[1], self);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::close(ends[1]);

@@ -156,10 +156,11 @@ Result<void> Upload::commit(const std::string& last) {
   if (!complete) return fail(Code::kBug, url_, "is to be complete, and not all of its files are");
   if (cancel_ != nullptr) CKPT_TRY(cancel_->check());
   keeps_ = false;
-  if (options_.force) CKPT_TRY(replace_what_is_there());
-  if (auto done = publish_all(options_.one_file ? "" : last); !done) {
+  Result<void> done = options_.force ? replace_what_is_there() : Result<void>();
+  if (done) done = publish_all(options_.one_file ? "" : last);
+  if (!done) {
     Error failed = roll_back_because(std::move(done).error());
-    if (!there_.empty()) failed = std::move(failed).with_cause("what was there before has been removed");
+    if (!there_.empty()) failed = std::move(failed).with_cause("what was there before has been removed, or part of it");
     return failed;
   }
   committed_ = true;
