@@ -54,7 +54,7 @@ void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shel
 
 void add_external_memory_flag(VerbOptions& app, std::string& memory) {
   app.add_option("--external-memory", memory,
-                 "Memory and eventfds shared with processes outside the tree: an obstacle, or copied (default fail)")
+                 "Memory, eventfds, timerfds, epoll sets that others have, too: an obstacle, or copied (default fail)")
       .one_of({"fail", "copy"})
       .type_name("fail|copy");
 }

@@ -191,6 +191,12 @@ class Damage(Case):
 
 
 class Pickles(Case):
+    def test_a_length_that_looks_like_an_opcode_is_no_pickle(self):
+        for length in (0x80, 0x82, 0x83, 0x84):  # PROTO, EXT1, EXT2, EXT4
+            header = json.dumps({"w": {"dtype": "F32", "shape": [200], "data_offsets": [0, 800]}}).ljust(length).encode()
+            pathlib.Path("cut.safetensors").write_bytes(struct.pack("<Q", length) + header + bytes(500))
+            self.assertIn("damaged: 1 finding", self.call(1, "verify", "cut.safetensors"))
+
     def test_an_array_of_objects_is_judged(self):
         body = pickle.dumps([Bad()], 2)
         pathlib.Path("o.npy").write_bytes(npy("|O", [1], body))

@@ -370,7 +370,7 @@ def special_blocked(place):
 
 
 REFUSED = {  # as BLOCKED, but seen only while the process stands still, or in the image
-    "dispatch": "PR_SET_SYSCALL_USER_DISPATCH", "segments": "modify_ldt", "clock": "PR_SET_TSC", "cpuid": "ARCH_SET_CPUID",
+    "dispatch": "PR_SET_SYSCALL_USER_DISPATCH", "segments": "modify_ldt", "clock": "PR_SET_TSC", "cpuid": "ARCH_SET_CPUID", "mdwe": "PR_SET_MDWE",
     "timer": "which has ended", "folder": "a working folder, root folder and umask of its own", "table": "a descriptor table of its own",
 }
 

@@ -13,6 +13,10 @@ static void hold_dispatch(void) {
   enum { kSetDispatch = 59, kOn = 1 };
   if (prctl(kSetDispatch, kOn, 0, 0, &g_selector) != 0) target_skip("no dispatch: %s", strerror(errno));
 }
+static void hold_mdwe(void) {
+  enum { kSetMdwe = 65, kRefuseExecGain = 1 };
+  if (prctl(kSetMdwe, kRefuseExecGain, 0, 0, 0) != 0) target_skip("no PR_SET_MDWE: %s", strerror(errno));
+}
 static void hold_segments(void) {
   struct user_desc entry = {.entry_number = 3, .base_addr = 0x1000, .limit = 16, .seg_32bit = 1, .useable = 1};
   if (syscall(SYS_modify_ldt, 1, &entry, sizeof entry) != 0) target_skip("no modify_ldt: %s", strerror(errno));
@@ -68,7 +72,7 @@ static const struct Thing {
 } kThings[] = {
     {"dispatch", hold_dispatch, false}, {"segments", hold_segments, false}, {"clock", hold_clock, true},
     {"cpuid", hold_cpuid, true},        {"timer", hold_timer, false},       {"folder", hold_folder, true},
-    {"table", hold_table, true},
+    {"table", hold_table, true},        {"mdwe", hold_mdwe, false},
 };
 
 int main(int argc, char** argv) {
