@@ -151,14 +151,12 @@ class CopyMakers {
       }
     }
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    const auto bad = std::find_if(makers_.begin(), makers_.end(), [](const Maker& maker) { return maker.code != 0; });
-    return bad == makers_.end() ? 0 : bad->code;
+    return first_failure();
   }
 
   int wait() {
     reap(0);
-    const auto bad = std::find_if(makers_.begin(), makers_.end(), [](const Maker& maker) { return maker.code != 0; });
-    return bad == makers_.end() ? 0 : bad->code;
+    return first_failure();
   }
 
  private:
@@ -169,6 +167,11 @@ class CopyMakers {
     int init = 0, code = 0;
     UniqueFd held{};  ///< process 1, whose number is another's once it has been waited for
   };
+
+  int first_failure() const {
+    const auto bad = std::find_if(makers_.begin(), makers_.end(), [](const Maker& maker) { return maker.code != 0; });
+    return bad == makers_.end() ? 0 : bad->code;
+  }
 
   Result<void> start(int number) {
     int ends[2];
@@ -223,7 +226,8 @@ class CopyMakers {
       }
       if (got == 0) continue;
       maker.pid = 0;
-      maker.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      // How one ended that somebody else has waited for is not known: not well, then.
+      maker.code = got < 0 ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       while (auto message = receive(maker.link.get(), false)) {
         if (message->kind == kEnded) run_.ended(maker.number, message->text);
       }

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
@@ -236,13 +237,16 @@ Result<restore::MakerWork> make_apart(const NamespacePlan& plan, const Placement
                 "is of process 1 of a user namespace, which cannot become a child of ckpt's caller");
   orders.moves = !placement.dry_run, orders.cgroups = placement.cgroups;
   const state::TreeUser* joined = state::tree_user();
-  if (joined != nullptr) orders.user = joined->handle.get();
+  state::TreeUser user;
+  if (joined != nullptr) {
+    user.handle = UniqueFd(::fcntl(joined->handle.get(), F_DUPFD_CLOEXEC, 3));
+    if (!user.handle) return sys_error("user namespace", "cannot be held on to");
+    orders.user = user.handle.get();
+  }
   CKPT_TRY_ASSIGN(restore::MakerWork made, restore::make_by_helper(tree, orders, progress));
   if (made.cgroup) state::set_tree_cgroup_namespace(std::move(made.cgroup));
-  state::TreeUser user;
-  if (joined != nullptr) user.handle = UniqueFd(::fcntl(joined->handle.get(), F_DUPFD_CLOEXEC, 3));
-  else user.handle = std::move(made.user);
-  if (!user.handle) return made;
+  if (joined == nullptr) user.handle = std::move(made.user);
+  if (!user.handle) return made;  // a control group namespace alone
   user.what = tree.namespaces.user;
   const store::Thread& first = tree.root().threads[0];
   if (orders.plants) user.birth = state::Birth{user.what.owner, first.gid[0], first.groups};
@@ -296,9 +300,18 @@ Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, 
 }
 
 /// Process 1 of a new pid namespace, there before the worker that makes the others. Held by a pidfd: its number is
-/// another's once its parent, who need not be ckpt, has reaped it.
+/// another's once its parent, who need not be ckpt, has reaped it. It ends with this, unless it is released.
 class PlantedInit {
  public:
+  PlantedInit() = default;
+  PlantedInit(PlantedInit&& other) noexcept
+      : pid_(std::exchange(other.pid_, 0)), sibling_(other.sibling_), held_(std::move(other.held_)) {}
+  PlantedInit& operator=(PlantedInit&& other) noexcept {
+    end();
+    pid_ = std::exchange(other.pid_, 0), sibling_ = other.sibling_, held_ = std::move(other.held_);
+    return *this;
+  }
+  ~PlantedInit() { end(); }
   static Result<PlantedInit> plant(bool sibling) {
     CKPT_TRY_ASSIGN(UniqueFd channel, restore::open_seed_channel());
     if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
@@ -312,13 +325,13 @@ class PlantedInit {
     if (out.held_) return out;
     const Error error = sys_error("process 1", "cannot be held on to");
     ::kill(out.pid_, SIGKILL);
-    out.end();
     return error;
   }
   /// 0: there is none.
   int pid() const { return pid_; }
   /// In a child that is not to hold it.
-  void forget() { held_.reset(); }
+  void forget() { held_.reset(), pid_ = 0; }
+  int release() { return std::exchange(pid_, 0); }
   void end() {
     if (pid_ == 0) return;
     if (held_) (void)::syscall(SYS_pidfd_send_signal, held_.get(), SIGKILL, nullptr, 0);
@@ -341,7 +354,6 @@ Result<Placed> run_worker(PlantedInit init, bool detach, const std::function<int
   if (worker < 0) {
     Error error = fork_error(errno, "", "cannot make a process");
     sigprocmask(SIG_SETMASK, &old, nullptr);
-    init.end();
     return error;
   }
   if (worker == 0) {
@@ -359,7 +371,7 @@ Result<Placed> run_worker(PlantedInit init, bool detach, const std::function<int
   // One that was killed may have let go of it; otherwise it ends with its tracer, or as a seed with this process.
   const bool was_killed = detach && code == kEndedBySignal + SIGKILL;
   if (code != 0 && !was_killed) init.end();
-  return Placed{code, init.pid()};
+  return Placed{code, init.release()};
 }
 
 }  // namespace

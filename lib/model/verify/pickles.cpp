@@ -63,9 +63,10 @@ uint64_t PickleScanner::scan(ByteSpan bytes, const std::string& key, const std::
 
 bool PickleScanner::scan_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base) {
   const pickle::Scan first = pickle::scan(bytes);
-  // Text that happens to begin with opcodes is no pickle, unless what it names is dangerous.
+  // Bytes that happen to begin with opcodes are no pickle, unless what they name is dangerous. A number of an extension
+  // is no name: any byte may look like one, the first of a length too.
   const bool dangerous = std::any_of(first.imports.begin(), first.imports.end(), [](const auto& import) {
-    return import.classification.verdict == pickle::Verdict::kDangerous;
+    return import.classification.verdict == pickle::Verdict::kDangerous && import.name != "copyreg.<extension>";
   });
   if (!first.stopped.empty() && !dangerous && !pickle::looks_like_pickle(bytes)) return false;
   uint64_t at = scan(bytes, key, file, base, true);

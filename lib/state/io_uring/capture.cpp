@@ -132,8 +132,13 @@ bool UringCollector::take_inside(const Place& place, int ring, const proc::Uring
   const proc::UringRestrictions& r = inside->restrictions;
   if (inside->has_restrictions)
     out.restrictions.push_back({r.registrations, r.requests, r.flags_allowed, r.flags_required});
-  if (inside->file_tags.size() == info.file_slots) out.file_tags = std::move(inside->file_tags);
-  if (inside->buffer_tags.size() == out.buffers.size()) out.buffer_tags = std::move(inside->buffer_tags);
+  auto fit = [](const auto& tags, size_t count) { return tags.empty() || tags.size() == count; };
+  if (!fit(inside->file_tags, info.file_slots) || !fit(inside->buffer_tags, out.buffers.size())) {
+    context_.block(place, "[io_uring] whose registrations are being changed");
+    context_.out.blockers.back().passes = true;
+    return false;
+  }
+  out.file_tags = std::move(inside->file_tags), out.buffer_tags = std::move(inside->buffer_tags);
   return info.poller < 0 || take_poller(place, *inside, out);
 }
 

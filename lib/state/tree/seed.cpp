@@ -183,7 +183,10 @@ Result<void> send_descriptors(const std::vector<int>& numbers) {
     cmsghdr* head = CMSG_FIRSTHDR(&message.head);
     head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(count * sizeof(int));
     std::memcpy(CMSG_DATA(head), numbers.data() + done, count * sizeof(int));
-    if (::sendmsg(g_channel, &message.head, MSG_NOSIGNAL) != 1)
+    ssize_t sent = 0;
+    while ((sent = ::sendmsg(g_channel, &message.head, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+    }
+    if (sent != 1)
       return sys_error("process 1", "cannot be sent what ckpt has opened (io_uring cannot)");
     done += count;
   }
