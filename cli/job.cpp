@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "cli/dump_flags.h"
+#include "cli/inherited_signals.h"
 #include "cli/retention.h"
 #include "cli/saves.h"
 #include "lib/base/io.h"
@@ -122,6 +123,7 @@ Result<CkptRun> CkptRun::start(const std::vector<std::string>& arguments, const 
     ::dup2(null, STDIN_FILENO);
     ::dup2(out.out_.get(), STDOUT_FILENO);
     ::dup2(out.err_.get(), STDERR_FILENO);
+    restore_signals();  // a request to stop that is waiting would be lost in a handler of ours
     sigprocmask(SIG_SETMASK, &signals.before(), nullptr);
     ::execv("/proc/self/exe", pointers.data());
     ::_exit(exit_code(Code::kBug));
@@ -265,6 +267,7 @@ Result<int> run_restore_of(const fs::path& image, const JobFlags& flags, const S
   const pid_t child = ::fork();
   if (child < 0) return sys_error("ckpt restore", "cannot be started");
   if (child == 0) {
+    restore_signals();
     sigprocmask(SIG_SETMASK, &signals.before(), nullptr);
     ::unsetenv("CKPT_JSON");
     ::execv("/proc/self/exe", pointers.data());

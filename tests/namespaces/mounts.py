@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Mount namespaces that are made again: process 1 behind pivot_root with file systems of its own, and processes beside another process 1."""
+import contextlib
 import hashlib
 import os
 import signal
@@ -274,7 +275,8 @@ def beside(place, program):
     finally:
         there.end()
         if back and exists_unreaped(back):
-            os.kill(back, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may be ending by itself
+                os.kill(back, signal.SIGKILL)
             wait_until(lambda: not exists_unreaped(back), "it has ended")
 
 
