@@ -18,6 +18,7 @@
 #include "cli/retention.h"
 #include "lib/base/duration.h"
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/text.h"
 #include "lib/engine/watched_process.h"
 #include "lib/schedule/saves.h"
@@ -177,9 +178,8 @@ class Guarded : JobImages {
 
   /// It waits until it is known to be the job: should this process be killed before, it ends.
   Result<void> start_command() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("pipe", "cannot be made");
-    UniqueFd ours(ends[1]), theirs(ends[0]);
+    CKPT_TRY_ASSIGN(auto ends, make_pipe());
+    auto& [theirs, ours] = ends;
     std::vector<char*> words;
     for (const std::string& word : flags_.command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 
+#include "lib/base/hex.h"
 #include "lib/base/result.h"
 #include "lib/base/xxh3_wide.h"
 
@@ -76,13 +77,7 @@ std::string Sha256::finish_hex() {
   unsigned char raw[SHA256_DIGEST_LENGTH];
   CKPT_ASSERT(SHA256_Final(raw, &state_->ctx) == 1);
   state_->start();
-  static const char* kHex = "0123456789abcdef";
-  std::string out;
-  for (unsigned char c : raw) {
-    out += kHex[c >> 4];
-    out += kHex[c & 15];
-  }
-  return out;
+  return bytes_to_hex(std::as_bytes(std::span(raw)));
 }
 
 std::string sha256_hex(ByteSpan data) {

@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "lib/base/pipe.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 #include "lib/engine/pid_namespace.h"
@@ -60,9 +61,9 @@ int find_init(int pid) {
 /// A namespace of `restore --new-pidns` ends with its first process, and that with its last child: this one, until
 /// `work` is over.
 UniqueFd stay_alive() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
-  UniqueFd end(ends[0]), ours(ends[1]);
+  auto ends = make_pipe();
+  if (!ends) return {};
+  auto& [end, ours] = *ends;
   const pid_t middle = ::fork();
   if (middle == 0) {
     if (::fork() == 0) {
@@ -75,7 +76,7 @@ UniqueFd stay_alive() {
     ::_exit(0);
   }
   if (middle > 0) ::waitpid(middle, nullptr, 0);
-  return ours;
+  return std::move(ours);
 }
 
 bool has(const Beside& there, const char* kind) {

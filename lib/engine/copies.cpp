@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/threads.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/memory/common.h"
@@ -96,9 +97,7 @@ class CopyMakers {
   ~CopyMakers() { end_all(); }
 
   Result<void> make_all() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-    go_read_ = UniqueFd(ends[0]), go_write_ = UniqueFd(ends[1]);
+    CKPT_TRY_ASSIGN(go_, make_pipe());
     std::fflush(nullptr);
     for (int number = 1; number <= run_.count; ++number) {
       CKPT_TRY(start(number));
@@ -109,7 +108,7 @@ class CopyMakers {
       makers_.back().held.reset(static_cast<int>(::syscall(SYS_pidfd_open, makers_.back().init, 0)));
       if (!makers_.back().held) return of_copy(sys_error("", "cannot be held on to"), number, "made");
     }
-    go_read_.reset();
+    go_.read.reset();
     return {};
   }
 
@@ -121,7 +120,7 @@ class CopyMakers {
         return of_copy(Error(Code::kIo, "", "its ckpt has been ended"), maker.number, "let go");
     }
     CKPT_TRY(cancel_.check());
-    return io::write_all(go_write_.get(), as_bytes(std::string(makers_.size(), 'g')), "the copies");
+    return io::write_all(go_.write.get(), as_bytes(std::string(makers_.size(), 'g')), "the copies");
   }
 
   Result<std::vector<std::string>> await_running() {
@@ -183,9 +182,9 @@ class CopyMakers {
     if (pid == 0) {
       // Whoever holds these would keep the others from noticing ckpt's end.
       ours.reset();
-      go_write_.reset();
+      go_.write.reset();
       for (Maker& other : makers_) other.link.reset(), other.held.reset();
-      CopyLink link(number, std::move(theirs), std::move(go_read_));
+      CopyLink link(number, std::move(theirs), std::move(go_.read));
       const int code = run_.make(link);
       std::fflush(nullptr);
       ::_exit(code);
@@ -235,7 +234,7 @@ class CopyMakers {
   }
 
   void end_all() {
-    go_write_.reset();  // who waits for it undoes what it has made
+    go_.write.reset();  // who waits for it undoes what it has made
     for (const Maker& maker : makers_) {
       if (maker.init > 0 && maker.held) (void)::syscall(SYS_pidfd_send_signal, maker.held.get(), SIGKILL, nullptr, 0);
     }
@@ -247,7 +246,7 @@ class CopyMakers {
 
   const CopiesRun& run_;
   const Cancel& cancel_;
-  UniqueFd go_read_, go_write_;
+  PipeEnds go_;
   std::vector<Maker> makers_;
 };
 

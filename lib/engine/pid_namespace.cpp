@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/signals.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
@@ -136,9 +137,8 @@ int relay_signals(pid_t child) {
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work) {
   std::fflush(nullptr);
   CKPT_TRY(remember_outer_proc());
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  UniqueFd reports(ends[0]), report(ends[1]);
+  CKPT_TRY_ASSIGN(auto ends, make_pipe());
+  auto& [reports, report] = ends;
   const sigset_t old = block_relayed_signals();
   if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
   pid_t init = ::fork();

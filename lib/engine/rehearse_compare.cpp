@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 
+#include "lib/base/hex.h"
 #include "lib/base/text.h"
 #include "lib/engine/rehearse_image.h"
 #include "lib/store/manifest_fields.h"
@@ -287,9 +288,7 @@ class NodeOut {
   void flag(const char* name, bool value) { leaf(name, value ? "yes" : "no"); }
   void text(const char* name, const std::string& value) { leaf(name, '"' + value + '"'); }
   void octets(const char* name, const std::vector<uint8_t>& value, size_t, size_t) {
-    std::string text;
-    for (uint8_t byte : value) text += fmt::format("{:02x}", byte);
-    leaf(name, std::move(text));
+    leaf(name, bytes_to_hex(std::as_bytes(std::span(value))));
   }
   template <class C>
   void numbers(const char* name, const C& values) {

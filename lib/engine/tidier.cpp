@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/threads.h"
 #include "lib/memory/leftovers.h"
@@ -129,9 +130,8 @@ void tidy(int target, const fs::path& staging) {
 }  // namespace
 
 Result<Tidier> Tidier::spawn(int target, const fs::path& staging) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  UniqueFd theirs(ends[0]), ours(ends[1]);
+  CKPT_TRY_ASSIGN(auto ends, make_pipe());
+  auto& [theirs, ours] = ends;
   CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(target));
   if (state::stays_as_sibling()) {  // as a tracking daemon then
     const pid_t tidier = proc::fork_far_away(CLONE_PARENT, 0);

@@ -1,7 +1,6 @@
 #include "lib/engine/together.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/engine/words.h"
 #include "lib/proc/host.h"
@@ -92,24 +92,13 @@ Error Together::fail(Error mine) {
   return common || mine.code == Code::kTargetAltered ? mine : std::move(common).error();
 }
 
-namespace {
-
-Result<std::string> new_job_id() {
-  Hash128 id;
-  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
-    return sys_error("", "cannot get random bytes");
-  return to_hex(id);
-}
-
-}  // namespace
-
 Result<void> Together::join(const Facts& facts) {
   facts_ = facts;
   CKPT_TRY_ASSIGN(const proc::Host host, proc::read_host());
   const bool restores = !facts.job.empty();
   std::string id = facts.job;
   if (!restores) {
-    CKPT_TRY_ASSIGN(id, new_job_id());
+    CKPT_TRY_ASSIGN(id, random_id());
   }
   const Json mine = {{"verb", facts.verb}, {"host", host.hostname}, {"id", id}, {"created", rfc3339_now()}};
   CKPT_TRY_ASSIGN(const auto answers,

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "formats/format.h"
 #include "formats/torch_dist/metadata_writer.h"
 #include "lib/base/clock.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/replace_file.h"
 #include "lib/base/staged_dir.h"
@@ -358,9 +358,8 @@ class Joint {
 
 /// "iter_0000005-" and 16 digits of its own, so that nobody takes it for an earlier one.
 Result<fs::path> make_attempt(const fs::path& directory, uint64_t step) {
-  uint64_t nonce = 0;
-  if (::getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) return sys_error("random", "cannot be had");
-  const fs::path out = directory / fmt::format("{}{}-{:016x}", kAttempt, folder_name(step), nonce);
+  CKPT_TRY_ASSIGN(const std::string nonce, random_hex(8));
+  const fs::path out = directory / fmt::format("{}{}-{}", kAttempt, folder_name(step), nonce);
   if (::mkdir(out.c_str(), 0700) != 0) return sys_error(out.string(), "cannot make");
   return out;
 }

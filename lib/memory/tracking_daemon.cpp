@@ -25,6 +25,7 @@
 
 #include "lib/base/fd_message.h"
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/run_folder.h"
 #include "lib/base/threads.h"
 #include "lib/proc/fork_far_away.h"
@@ -138,9 +139,9 @@ volatile sig_atomic_t g_shall_move = 0;
 
 /// A restore needs the number that the daemon has: a copy goes on under another one. Where it cannot, the daemon stays.
 void move_aside() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  UniqueFd ready(ends[0]), end(ends[1]);
+  auto ends = make_pipe();
+  if (!ends) return;
+  auto& [ready, end] = *ends;
   const bool has_parent = state::stays_as_sibling();
   const pid_t copy = has_parent ? proc::fork_far_away(CLONE_PARENT, 0) : proc::fork_far_away();
   if (copy < 0) return;

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/pipe.h"
 #include "lib/base/threads.h"
 
 namespace ckpt::migrate {
@@ -18,15 +19,10 @@ namespace {
 
 constexpr int kPipeSize = 1 << 20;  // a link is not to wait for whoever fills it
 
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  (void)::fcntl(ends[1], F_SETPIPE_SZ, kPipeSize);
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+Result<PipeEnds> make_wide_pipe() {
+  CKPT_TRY_ASSIGN(PipeEnds out, make_pipe());
+  (void)::fcntl(out.write.get(), F_SETPIPE_SZ, kPipeSize);
+  return out;
 }
 
 [[noreturn]] void become(const Remote& remote, int in, int out) {
@@ -56,8 +52,8 @@ bool has_ended(pid_t pid, int milliseconds) {
 }  // namespace
 
 Result<std::unique_ptr<Connection>> Connection::open(const Remote& remote, Link::Limits limits, const Cancel* cancel) {
-  CKPT_TRY_ASSIGN(Pipe to, make_pipe());
-  CKPT_TRY_ASSIGN(Pipe from, make_pipe());
+  CKPT_TRY_ASSIGN(PipeEnds to, make_wide_pipe());
+  CKPT_TRY_ASSIGN(PipeEnds from, make_wide_pipe());
   if (::fcntl(to.write.get(), F_SETFL, O_NONBLOCK) != 0) return sys_error("", "cannot make a pipe");
   std::unique_ptr<Connection> out(new Connection());
   out->owner_ = ::getpid();

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "lib/base/hex.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::migrate {

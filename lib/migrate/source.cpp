@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lib/base/clock.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
 
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 
 Result<std::unique_ptr<Source>> Source::open(const Remote& remote, Hello hello, uint64_t bytes_per_second,
                                              const Cancel& cancel) {
-  CKPT_TRY_ASSIGN(hello.id, new_id());
+  CKPT_TRY_ASSIGN(hello.id, random_id());
   CKPT_TRY_ASSIGN(Watchdog watchdog, Watchdog::start(remote, hello.id));
   CKPT_TRY_ASSIGN(auto connection, Connection::open(remote, {remote.silence_us, bytes_per_second}, &cancel));
   std::unique_ptr<Source> out(new Source(std::move(watchdog), std::move(connection), hello.id, cancel));

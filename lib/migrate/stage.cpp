@@ -14,6 +14,7 @@
 #include <csignal>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/text.h"
 #include "lib/proc/memory_room.h"
 
@@ -55,9 +56,8 @@ bool is_file_name(const std::string& name) {
 
 /// Nobody's child, so that nobody has to wait for it.
 Result<UniqueFd> start_sweeper(const fs::path& folder) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  UniqueFd theirs(ends[0]), ours(ends[1]);
+  CKPT_TRY_ASSIGN(auto ends, make_pipe());
+  auto& [theirs, ours] = ends;
   const pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "", "cannot make a process");
   if (middle == 0) {
@@ -66,7 +66,7 @@ Result<UniqueFd> start_sweeper(const fs::path& folder) {
   }
   while (::waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
   }
-  return ours;
+  return std::move(ours);
 }
 
 Result<uint64_t> free_room(const fs::path& folder) {

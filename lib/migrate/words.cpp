@@ -1,11 +1,11 @@
 #include "lib/migrate/words.h"
 
-#include <sys/random.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/digest.h"
+#include "lib/base/hex.h"
 #include "lib/migrate/link.h"
 
 namespace ckpt::migrate {
@@ -120,18 +120,6 @@ Error parse_error(std::string_view text, const std::string& peer) {
   if (out.code == Code::kTargetAltered) out.code = Code::kIo;
   out.subject = out.subject.empty() ? peer : peer + ": " + out.subject;
   return out;
-}
-
-Result<std::string> new_id() {
-  Hash128 id;
-  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
-    return sys_error("", "cannot get random bytes");
-  return to_hex(id);
-}
-
-bool is_id(std::string_view text) {
-  constexpr size_t kDigits = 32;
-  return text.size() == kDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace ckpt::migrate

@@ -38,10 +38,6 @@ std::string to_json(const Error& error);
 /// In the name of `peer`.
 Error parse_error(std::string_view text, const std::string& peer);
 
-/// 32 hex digits.
-Result<std::string> new_id();
-bool is_id(std::string_view text);
-
 /// What became of processes that were to be let go.
 enum class Verdict : char {
   kRuns = 'r',

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "lib/base/checked.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/staged_dir.h"
@@ -133,7 +134,7 @@ Json parse(std::string_view text) {
 
 std::optional<Hash128> hash_from_hex(const std::string& text) {
   Hash128 out;
-  if (text.size() != 32 || text.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
+  if (!is_hex(text, 32)) return std::nullopt;
   out.hi = std::stoull(text.substr(0, 16), nullptr, 16);
   out.lo = std::stoull(text.substr(16), nullptr, 16);
   return out;
@@ -168,8 +169,7 @@ Result<std::vector<fs::path>> find_parity_files(const fs::path& folder) {
   std::error_code ec;
   for (fs::directory_iterator it(example.parent_path(), ec), end; !ec && it != end; it.increment(ec)) {
     const std::string other = it->path().filename().string();
-    if (other.size() == name.size() && other.starts_with(prefix) &&
-        other.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos)
+    if (other.starts_with(prefix) && is_hex(std::string_view(other).substr(prefix.size()), name.size() - prefix.size()))
       out.push_back(it->path());
   }
   if (ec && ec != std::errc::no_such_file_or_directory && ec != std::errc::not_a_directory)

@@ -16,6 +16,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/unique_fd.h"
 #include "lib/remote/program_keeper.h"
 
@@ -28,16 +29,6 @@ namespace {
 constexpr size_t kSaid = 2000;
 constexpr int kTickMs = 200;                 ///< how soon an interrupt is seen
 constexpr uint64_t kAfterEndUs = 2'000'000;  ///< for what the program has left running with its stdout
-
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Result<Pipe> make_pipe(const std::string& subject) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error(subject, "cannot make a pipe");
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
 
 Result<UniqueFd> make_input(ByteSpan content, const std::string& subject) {
   UniqueFd out(::memfd_create("ckpt-input", MFD_CLOEXEC));
@@ -116,8 +107,8 @@ class Run {
   Run(const ProgramCall& call, const Cancel* cancel) : call_(call), cancel_(cancel), name_(call.words[0]) {}
 
   Result<ProgramEnd> run() {
-    CKPT_TRY_ASSIGN(Pipe out, make_pipe(name_));
-    CKPT_TRY_ASSIGN(Pipe err, make_pipe(name_));
+    CKPT_TRY_ASSIGN(PipeEnds out, make_pipe(name_));
+    CKPT_TRY_ASSIGN(PipeEnds err, make_pipe(name_));
     UniqueFd made;
     if (call_.input_file < 0) {
       CKPT_TRY_ASSIGN(made, make_input(call_.input, name_));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lib/base/clock.h"
+#include "lib/base/hex.h"
 #include "lib/repository/pack_writer.h"
 #include "lib/repository/usage.h"
 
@@ -220,7 +221,7 @@ class Collection {
     CKPT_TRY(rewrite(wasteful, *marks, condemned));
     if (condemned.packs.empty()) return {};
     condemned.since = rfc3339_now();
-    CKPT_TRY_ASSIGN(const std::string name, random_hex(16));
+    CKPT_TRY_ASSIGN(const std::string name, random_id());
     return backend_.put(in_folder(kCondemned, name), as_bytes(to_json(condemned)), true);
   }
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/hex.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_writer.h"
 #include "lib/repository/backend.h"
@@ -122,14 +123,15 @@ Result<Ref> parse_draft(std::string_view text, const IdBuilder& seal, const std:
   out.path = in.get<std::string>("path", "");
   out.bytes = in.get<uint64_t>("bytes", 0), out.files = in.get<uint64_t>("files", 0);
   out.images = in.get<uint64_t>("images", 0), out.tree_bytes = in.get<uint64_t>("tree_bytes", 0);
-  const auto tree = bytes_of_hex(in.get<std::string>("tree", ""));
+  const auto tree = in.get<std::string>("tree", "");
+  out.tree.resize(tree.size() / 2);
   if (!check_name(out.name)) in.bad("name");
   if (!is_time(out.created) || !is_time(out.pushed)) in.bad("time");
   if (out.kind != "process" && out.kind != "model") in.bad("kind");
   if (!out.path.empty() && !is_inner_path(out.path)) in.bad("path");
-  if (!tree || tree->empty() || out.tree_bytes > kMaxTree) in.bad("tree");
+  if (tree.empty() || !bytes_of_hex(tree, std::as_writable_bytes(std::span(out.tree))) || out.tree_bytes > kMaxTree)
+    in.bad("tree");
   CKPT_TRY(in.result());
-  out.tree = as_text(*tree);
   return out;
 }
 

@@ -3,7 +3,8 @@
 // The plain functions: see lib/base/digest.cpp.
 #define OPENSSL_API_COMPAT 10101
 #include <openssl/sha.h>
-#include <sys/random.h>
+
+#include "lib/base/hex.h"
 
 namespace ckpt::repository {
 
@@ -76,36 +77,6 @@ IdBuilder::IdBuilder(ByteSpan key, std::string_view purpose) {
 Id IdBuilder::of(ByteSpan content) const { return state_->of(content); }
 bool IdBuilder::keyed() const { return state_->outer.has_value(); }
 
-std::string bytes_to_hex(ByteSpan bytes) {
-  static const char* kHex = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
-  for (std::byte b : bytes) {
-    out += kHex[static_cast<unsigned>(b) >> 4];
-    out += kHex[static_cast<unsigned>(b) & 15];
-  }
-  return out;
-}
-
 std::string to_hex(const Id& id) { return bytes_to_hex(std::as_bytes(std::span(id.bytes))); }
-
-std::optional<std::vector<std::byte>> bytes_of_hex(std::string_view text) {
-  auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
-  if (text.size() % 2 != 0) return std::nullopt;
-  std::vector<std::byte> out(text.size() / 2);
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    out[i] = static_cast<std::byte>(high * 16 + low);
-  }
-  return out;
-}
-
-Result<std::string> random_hex(size_t bytes) {
-  std::vector<std::byte> raw(bytes);
-  if (::getrandom(raw.data(), raw.size(), 0) != static_cast<ssize_t>(raw.size()))
-    return sys_error("", "cannot get random bytes");
-  return bytes_to_hex(raw);
-}
 
 }  // namespace ckpt::repository

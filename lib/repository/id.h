@@ -32,9 +32,6 @@ struct Id {
 };
 
 std::string to_hex(const Id& id);
-std::string bytes_to_hex(ByteSpan bytes);
-/// Nothing: it is not an even number of lower-case hex digits.
-std::optional<std::vector<std::byte>> bytes_of_hex(std::string_view text);
 
 /// SHA-256, or HMAC-SHA-256 by who has a key. Thread-safe.
 class IdBuilder {
@@ -51,8 +48,5 @@ class IdBuilder {
   struct State;
   std::shared_ptr<const State> state_;
 };
-
-/// `bytes` of the kernel's random numbers, as hex digits.
-Result<std::string> random_hex(size_t bytes);
 
 }  // namespace ckpt::repository

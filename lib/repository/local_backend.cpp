@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/repository/backend.h"
 #include "lib/repository/id.h"

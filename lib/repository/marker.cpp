@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "lib/base/clock.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/repository/repository.h"
 
@@ -64,7 +65,7 @@ std::time_t parse_time(const std::string& text) {
 
 Result<std::unique_ptr<PushMarker>> PushMarker::put(Backend& backend, const std::string& kind) {
   std::unique_ptr<PushMarker> out(new PushMarker(backend));
-  CKPT_TRY_ASSIGN(out->id_, random_hex(16));
+  CKPT_TRY_ASSIGN(out->id_, random_id());
   struct utsname name {};
   ::uname(&name);
   Marker& marker = out->marker_;

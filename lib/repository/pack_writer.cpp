@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lib/base/hex.h"
+
 namespace ckpt::repository {
 
 namespace {
@@ -133,7 +135,7 @@ Result<uint64_t> put_index(Backend& backend, const std::vector<const IndexedPack
   IndexWriter writer;
   uint64_t stored = 0;
   auto put = [&]() -> Result<void> {
-    CKPT_TRY_ASSIGN(const std::string name, random_hex(16));
+    CKPT_TRY_ASSIGN(const std::string name, random_id());
     const std::string bytes = writer.finish();
     stored += bytes.size();
     return backend.put(in_folder(kIndex, name), as_bytes(bytes), true);

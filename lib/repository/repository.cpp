@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/worker_pool.h"
 
@@ -66,7 +67,7 @@ Result<void> Repository::read_config(const OpenOptions& options, const std::vect
 
 Result<void> Repository::write_config(const std::vector<std::byte>& key) {
   Config config;
-  CKPT_TRY_ASSIGN(config.id, random_hex(16));
+  CKPT_TRY_ASSIGN(config.id, random_id());
   config.key_check = key_check(key, config.id);
   Result<void> put = backend_->put(kConfig, as_bytes(to_json(config)), true);
   if (!put && put.error().code == Code::kMismatch) return {};  // somebody else was faster

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "lib/base/clock.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/trace.h"
@@ -29,13 +29,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-
-Result<std::string> random_id() {
-  Hash128 id;
-  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
-    return sys_error("", "cannot get random bytes");
-  return to_hex(id);
-}
 
 /// What one thread at a time needs to store blocks: working memory, and a pages file of its own, because two threads
 /// that write one file wait for each other in the kernel (0.22 s a GiB instead of 0.12, ext4's page cache, two cores).

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/digest.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_writer.h"
@@ -66,12 +67,6 @@ RankVariables read_variables(const Json& object) {
   return out;
 }
 
-bool is_hex(const std::string& text, size_t digits) {
-  return text.size() == digits && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f');
-         });
-}
-
 Json member_json(const JobMember& m, size_t rank) {
   Json out = {{"rank", rank},
               {"part", part_name(static_cast<uint32_t>(rank))},
@@ -111,7 +106,7 @@ JobMember read_member(const Json& in) {
 }
 
 Result<void> check_job(const Json& in, const Job& job) {
-  if (!is_hex(job.id, 32)) return fail(Code::kCorrupt, "", "id: is not 32 hex digits");
+  if (!is_id(job.id)) return fail(Code::kCorrupt, "", "id: is not 32 hex digits");
   if (job.members.empty() || job.members.size() > kMaxRanks)
     return fail(Code::kCorrupt, "", "parts: are none, or too many");
   for (size_t rank = 0; rank < job.members.size(); ++rank) {
@@ -120,7 +115,7 @@ Result<void> check_job(const Json& in, const Job& job) {
     if (part.at("rank").get<uint64_t>() != rank ||
         part.at("part").get<std::string>() != part_name(static_cast<uint32_t>(rank)))
       return fail(Code::kCorrupt, "", fmt::format("parts[{}]: is not that of rank {}", rank, rank));
-    if (!is_hex(member.image_id, 32) || !is_hex(member.manifest_sha256, 64))
+    if (!is_id(member.image_id) || !is_hex(member.manifest_sha256, 64))
       return fail(Code::kCorrupt, "", fmt::format("parts[{}]: has no digests", rank));
   }
   return {};

@@ -1,4 +1,5 @@
 // What holds between the members of a manifest.
+#include "lib/base/hex.h"
 #include "lib/store/manifest_checks.h"
 
 #include <fmt/format.h>
@@ -165,14 +166,8 @@ std::string check_relations(const Manifest& manifest) {
   return faults.first();
 }
 
-bool is_id(const std::string& text) {
-  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
 /// Or none.
-bool is_sha256(const std::string& text) {
-  return text.empty() || (text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos);
-}
+bool is_sha256(const std::string& text) { return text.empty() || is_hex(text, 64); }
 
 std::string check_identity(const Manifest& m) {
   if (!is_id(m.id)) return "id: is not 32 hex digits";

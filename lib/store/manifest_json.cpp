@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/checked.h"
+#include "lib/base/hex.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_text.h"
 #include "lib/store/features.h"
@@ -23,18 +24,6 @@ constexpr JsonReader::Limits kLimits = {.depth = 16, .values = 12'000'000};
 constexpr size_t kMaxMembers = 10'000;
 
 int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
-
-/// Lower-case digits, two a byte.
-std::optional<std::vector<uint8_t>> bytes_of_hex(std::string_view text) {
-  if (text.size() % 2 != 0) return std::nullopt;
-  std::vector<uint8_t> out(text.size() / 2);
-  for (size_t i = 0; i < out.size(); ++i) {
-    int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    out[i] = static_cast<uint8_t>(high << 4 | low);
-  }
-  return out;
-}
 
 /// Where a value is: members and elements up to the whole. Each lives as long as its value is read.
 struct MemberPath {
@@ -99,10 +88,12 @@ class JsonIn {
   }
   void octets(const char* name, std::vector<uint8_t>& value, size_t least, size_t most) {
     with(name, [&] {
-      auto bytes = json_.peek() == '"' ? bytes_of_hex(json_.string()) : std::nullopt;
-      if (!bytes) return reading_.fail("is not a string of hex digits");
-      if (bytes->size() < least || bytes->size() > most) return reading_.fail("has the wrong number of bytes");
-      value = *std::move(bytes);
+      const bool is_text = json_.peek() == '"';
+      const std::string_view digits = is_text ? json_.string() : std::string_view();
+      value.resize(digits.size() / 2);
+      if (!is_text || !bytes_of_hex(digits, std::as_writable_bytes(std::span(value))))
+        return reading_.fail("is not a string of hex digits");
+      if (value.size() < least || value.size() > most) return reading_.fail("has the wrong number of bytes");
     });
   }
   template <class I>
@@ -280,10 +271,9 @@ class JsonIn {
   bool read_bytes(std::string& value) {
     json_.enter();
     if (!json_.next('{', true) || json_.key() != "hex" || json_.peek() != '"') return false;
-    const auto bytes = bytes_of_hex(json_.string());
-    if (!bytes || json_.next('{', false)) return false;
-    value.assign(bytes->begin(), bytes->end());
-    return true;
+    const std::string_view digits = json_.string();
+    value.resize(digits.size() / 2);
+    return bytes_of_hex(digits, std::as_writable_bytes(std::span(value))) && !json_.next('{', false);
   }
 
   Reading& reading_;

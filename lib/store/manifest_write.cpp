@@ -1,4 +1,5 @@
 // The manifest as JSON: the other half of manifest_json.cpp.
+#include "lib/base/hex.h"
 #include "lib/base/json_text.h"
 #include "lib/base/json_writer.h"
 #include "lib/store/features.h"
@@ -10,15 +11,6 @@ namespace ckpt::store {
 namespace {
 
 constexpr size_t kWidth = 120;
-
-void append_hex(std::string& out, std::string_view bytes) {
-  static const char* kDigits = "0123456789abcdef";
-  for (char c : bytes) {
-    const auto byte = static_cast<uint8_t>(c);
-    out += kDigits[byte >> 4];
-    out += kDigits[byte & 15];
-  }
-}
 
 class JsonOut {
  public:
@@ -110,7 +102,7 @@ class JsonOut {
   }
   void write_hex(std::string_view bytes) {
     scratch_ = '"';
-    append_hex(scratch_, bytes);
+    append_hex(scratch_, as_bytes(bytes));
     scratch_ += '"';
     json_.scalar(scratch_);
   }

@@ -14,6 +14,7 @@
 #include <new>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/threads.h"
 #include "lib/memory/lazy/guard.h"
 #include "lib/memory/lazy/service.h"
@@ -112,17 +113,13 @@ void answer(int ready, const Result<void>& may_run) {
 
 Result<LazyPagesDaemon> LazyPagesDaemon::start(store::ImageReader& image, std::vector<PagedMemory> memories,
                                                LazyPagesLog log) {
-  int up[2], down[2];
-  if (::pipe2(up, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  CKPT_TRY_ASSIGN(PipeEnds up, make_pipe());
+  CKPT_TRY_ASSIGN(PipeEnds down, make_pipe());
   LazyPagesDaemon out;
-  out.ready_ = UniqueFd(up[0]);
-  UniqueFd ready(up[1]);
-  if (::pipe2(down, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  UniqueFd go(down[0]);
-  out.go_ = UniqueFd(down[1]);
+  out.ready_ = std::move(up.read), out.go_ = std::move(down.write);
   out.pid_ = ::fork();
   if (out.pid_ < 0) return fork_error(errno, "", "cannot make the lazy-pages daemon");
-  if (out.pid_ == 0) run_daemon(image, memories, log, ready.get(), go.get());
+  if (out.pid_ == 0) run_daemon(image, memories, log, up.write.get(), down.read.get());
   return out;
 }
 

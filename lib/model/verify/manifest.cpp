@@ -9,6 +9,7 @@
 #include "formats/torch_dist/metadata.h"
 #include "lib/base/checked.h"
 #include "lib/base/file_stream.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_writer.h"
@@ -115,7 +116,7 @@ class Parser {
     auto malformed = [](const std::string& what) { return fail(Code::kCorrupt, "", "malformed manifest: " + what); };
     if (out_.block == 0) return malformed("its blocks have no length");
     auto is_hash = [&](const std::string& hash) {
-      return hash.size() == hex_digits(out_.hash) && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+      return is_hex(hash, hex_digits(out_.hash));
     };
     for (const auto& [name, file] : out_.files) {
       if (!formats::is_safe_relative_path(name))

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/state/descriptors/subject.h"
 
 namespace ckpt::restore {
@@ -36,12 +37,10 @@ Placed take_null(const Descriptor& descriptor, Inherited& inherited, Reasons& re
 /// The reader finds the end, the writer an error, as when the process at the other end has ended.
 Placed take_ended(const Descriptor& descriptor, Inherited& inherited, Reasons& reasons) {
   const std::string subject = subject_of(descriptor);
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | (descriptor.flags & O_NONBLOCK)) != 0)
-    return reasons.add(sys_error(subject, "cannot make a pipe")), Placed();
-  UniqueFd read_end(ends[0]), write_end(ends[1]);
-  auto source =
-      inherited.keep((descriptor.flags & O_ACCMODE) == O_RDONLY ? std::move(read_end) : std::move(write_end), subject);
+  auto ends = make_pipe(subject, descriptor.flags & O_NONBLOCK);
+  if (!ends) return reasons.add(std::move(ends).error()), Placed();
+  const bool reads = (descriptor.flags & O_ACCMODE) == O_RDONLY;
+  auto source = inherited.keep(std::move(reads ? ends->read : ends->write), subject);
   if (!source) return reasons.add(source.error()), Placed();
   Placed out;
   for (const auto& slot : descriptor.fds) out.emplace_back(*source, slot);

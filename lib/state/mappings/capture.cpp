@@ -12,6 +12,7 @@
 #include <map>
 
 #include "lib/base/digest.h"
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/state/files/tree_root.h"
@@ -93,9 +94,7 @@ std::string read_build_id(const std::string& path) {
       if (!name || !value) break;
       if (header->n_type != NT_GNU_BUILD_ID || header->n_namesz != 4 || std::memcmp(name->data(), "GNU", 4) != 0)
         continue;
-      std::string hex;
-      for (std::byte b : value->first(header->n_descsz)) hex += fmt::format("{:02x}", static_cast<unsigned>(b));
-      return hex;
+      return bytes_to_hex(value->first(header->n_descsz));
     }
   }
   return "";

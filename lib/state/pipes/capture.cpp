@@ -9,6 +9,7 @@
 
 #include <charconv>
 
+#include "lib/base/pipe.h"
 #include "lib/state/external/capture.h"
 #include "lib/state/files/capture.h"
 
@@ -131,9 +132,8 @@ Result<void> PipeCollector::read(const Place& place, size_t index) {
   if (::ioctl(theirs.get(), FIONREAD, &size) != 0) return sys_error("pipe", "cannot read its fill level");
   pipe.content_size = static_cast<uint64_t>(size);
   if (size == 0) return {};
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys_error("pipe", "cannot make a pipe");
-  UniqueFd ours(ends[0]), into(ends[1]);
+  CKPT_TRY_ASSIGN(const auto ends, make_pipe("pipe", O_NONBLOCK));
+  const auto& [ours, into] = ends;
   (void)::fcntl(into.get(), F_SETPIPE_SZ, capacity);
   ssize_t copied = ::tee(theirs.get(), into.get(), static_cast<size_t>(size), SPLICE_F_NONBLOCK);
   if (copied != size)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 
 namespace ckpt::restore {
 
@@ -23,11 +24,11 @@ Result<void> PipeBuilder::fill(int fd, const store::Pipe& pipe) const {
 }
 
 Result<PipeBuilder::OpenPipe> PipeBuilder::make(const store::Pipe& pipe) const {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys_error("", "cannot make a pipe");
-  OpenPipe out{UniqueFd(ends[0]), UniqueFd(ends[1]), UniqueFd(::fcntl(ends[0], F_DUPFD_CLOEXEC, 0))};
+  CKPT_TRY_ASSIGN(PipeEnds ends, make_pipe({}, O_NONBLOCK));
+  CKPT_TRY(fill(ends.write.get(), pipe));
+  OpenPipe out{std::move(ends.read), std::move(ends.write), {}};
+  out.any.reset(::fcntl(out.read.get(), F_DUPFD_CLOEXEC, 0));
   if (!out.any) return sys_error("", "cannot make a pipe");
-  CKPT_TRY(fill(ends[1], pipe));
   return out;
 }
 

@@ -1,10 +1,11 @@
 #include "lib/state/sockets/connections.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+
+#include "lib/base/hex.h"
 
 namespace ckpt::capture {
 
@@ -32,9 +33,7 @@ Result<bool> HeldConnections::hold(const std::vector<UniqueFd>& connections) {
   if (all.size() == held_.size()) return false;
   std::vector<proc::FilteredConnection> filtered;
   for (const auto& [local, remote] : all) filtered.push_back({local, remote});
-  uint64_t number = 0;
-  if (::getrandom(&number, sizeof number, 0) != sizeof number) return sys_error("", "cannot get random bytes");
-  std::string id = fmt::format("{:016x}", number);
+  CKPT_TRY_ASSIGN(std::string id, random_hex(8));
   CKPT_TRY_ASSIGN(proc::PacketFilter filter, proc::PacketFilter::create(id, filtered));
   // The old one stays until all is over: to remove it takes the kernel a tenth of a second, and the tree may stand
   // still.
