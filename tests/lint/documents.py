@@ -110,7 +110,35 @@ def check_mandoc():
         yield from result.stdout.splitlines()
 
 
-def check_recipes():
+def check_commands(where, text, helps):
+    """Verbs and options that the text gives to ckpt exist; a command ends with its line."""
+    for verb, line in re.findall(r"\bckpt ([a-z-]+)( [^|>&;\n]*)", text):
+        if verb not in helps:
+            yield f"{where}: there is no ckpt {verb}"
+            continue
+        known = flags_of(helps[verb]) | flags_of(run("--help"))
+        for flag in re.findall(r" (--?[a-zA-Z][a-z-]*)", line):
+            if flag not in known:
+                yield f"{where}: ckpt {verb} has no {flag}"
+
+
+def check_from(helps):
+    """What ckpt-from(7) says is the same as another tool's, ckpt has: its verb, and each option of the row."""
+    same = 0
+    for words, text in re.findall(r"^\.It Ql (.*)\n((?:(?!\.It |\.El).*\n)*)", read("man/ckpt-from.7"), re.M):
+        yield from check_commands("ckpt-from(7)", "\n".join(re.findall(r"^\.Ql (ckpt .*)", text, re.M)), helps)
+        verb = next((word for word in words.split()[1:] if word in helps), None)
+        known, named = set().union(*map(flags_of, [run("--help"), *helps.values()])), man_flags(text)
+        if verb and text.startswith("The same"):
+            same += 1
+            known = flags_of(helps[verb])
+            named |= set(re.findall(r" (--?[a-zA-Z][a-z-]*)", words))
+        yield from (f"ckpt-from(7): {words}: ckpt {verb or ''} has no {flag}" for flag in sorted(named - known))
+    if not same:
+        yield "ckpt-from(7): no row says that anything is the same"
+
+
+def check_recipes(helps):
     """What the README says to put into files can be read by what reads them."""
     found = re.findall(r"^```(yaml|bash)\n(.*?)^```", read("README.md"), re.M | re.S)
     if not found:
@@ -124,12 +152,7 @@ def check_recipes():
         else:
             result = subprocess.run(["bash", "-n"], input=text, text=True, stderr=subprocess.PIPE)
             yield from (f"README.md: {line}" for line in result.stderr.splitlines())
-        # Options that a recipe gives to ckpt exist; a command ends with its line.
-        for verb, line in re.findall(r"\bckpt ([a-z-]+)( [^|>&;\n]*)", text.replace("\\\n", " ")):
-            known = flags_of(run(verb, "--help")) | flags_of(run("--help"))
-            for flag in re.findall(r" (--?[a-z][a-z-]*)", line):
-                if flag not in known:
-                    yield f"README.md: ckpt {verb} has no {flag}"
+        yield from check_commands("README.md", text.replace("\\\n", " "), helps)
 
 
 def check_version():
@@ -147,8 +170,8 @@ def main():
     top = run("--help")
     verbs = verbs_of(top)
     helps = {verb: run(verb, "--help") for verb in verbs}
-    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc(), *check_recipes(),
-                *check_version()]
+    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc(), *check_recipes(helps),
+                *check_from(helps), *check_version()]
     print("\n".join(findings))
     print(f"{len(verbs)} verbs, {len(findings)} findings")
     return 1 if findings or not verbs else 0
