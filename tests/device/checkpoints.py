@@ -637,10 +637,17 @@ def test_hidden_writes_mean_a_second_stop(place):
 
 def test_launches_in_place_of_bytes(place):
     target = dirty(place, "replay", "always")
-    for delta, expected in (("copy", ""), ("auto", "again|copying moves fewer bytes"), ("recompute", "make .* of device memory again")):
-        path = image(target, delta)
-        said = ckpt("dump", "-R", "-p", target.pid, "-f", path, "--delta", delta).expect(0).err
-        expect(re.search(expected, said) and ("again" in said) == (delta != "copy"), f"{delta}: {said}")
+    said = ckpt("dump", "-R", "-p", target.pid, "-f", image(target, "copy"), "--delta", "copy").expect(0).err
+    expect("again" not in said, said)
+    # Whether there is a launch that can be run again depends on what the program does meanwhile.
+    for delta, expected in (("auto", "again|copying moves fewer bytes"), ("recompute", "make .* of device memory again")):
+        for attempt in range(5):
+            path = image(target, f"{delta}{attempt}")
+            said = ckpt("dump", "-R", "-p", target.pid, "-f", path, "--delta", delta).expect(0).err
+            expect("again" in said, said)
+            if re.search(expected, said):
+                break
+        expect(re.search(expected, said), f"{delta}: {said}")
     goes_on_from(target, path)
     # Of what no launch shows nothing is believed.
     target = dirty(place, "liar", "hidden")
