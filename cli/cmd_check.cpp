@@ -6,6 +6,7 @@
 
 #include "cli/dump_flags.h"
 #include "cli/gpu_view.h"
+#include "cli/plural.h"
 #include "cli/program_file.h"
 #include "lib/base/linkage.h"
 #include "lib/base/text.h"
@@ -135,8 +136,7 @@ Command::Run add_check(VerbOptions& app) {
     }
     const size_t count = report.blockers.size();
     if (count == 0) return {};
-    return fail(Code::kMismatch, "process " + report.process,
-                fmt::format("{} obstacle{}", count, count == 1 ? "" : "s"));
+    return fail(Code::kMismatch, "process " + report.process, counted(count, "obstacle"));
   };
   return [flags, check](Context& context) -> Result<void> {
     if (flags->pid == 0) return check(context);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cli/command.h"
+#include "cli/plural.h"
 #include "cli/save_cost.h"
 #include "lib/base/duration.h"
 #include "lib/base/json_writer.h"
@@ -297,7 +298,7 @@ void print_text(Console& out, const PlanFlags& flags, const Question& question, 
   const bool two = question.levels.size() == 2;
   std::string line =
       fmt::format("\nsave every {}{}{}", in_words(plan.rhythm.period_s),
-                  plan.steps > 0 ? fmt::format(" ({} step{})", plan.steps, plan.steps == 1 ? "" : "s") : "",
+                  plan.steps > 0 ? " (" + counted(plan.steps, "step") + ")" : "",
                   bound_text(plan, flags));
   if (two && plan.rhythm.every == 1)
     line += ", each time to storage as well";

@@ -8,6 +8,7 @@
 #include "cli/dump_flags.h"
 #include "cli/gpu_flags.h"
 #include "cli/owner_rights.h"
+#include "cli/plural.h"
 #include "cli/remote_images.h"
 #include "cli/restore_copies.h"
 #include "cli/stats_text.h"
@@ -56,13 +57,12 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
   std::string phases;
   for (const auto& [name, us] : report.phases_us)
     phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
-  return fmt::format(
-      "{} process {} ({}){}: {} thread{}, {} mappings, {} descriptors, {} in {} pages{}",
-      dry_run ? "would restore" : "restored", report.pid, escape_for_terminal(report.comm),
-      report.processes > 1 ? fmt::format(" and {} descendant{}", report.processes - 1, report.processes == 2 ? "" : "s")
-                           : "",
-      report.threads, report.threads == 1 ? "" : "s", report.mappings, report.descriptors, human_bytes(report.bytes),
-      report.pages, dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));
+  const std::string others = report.processes > 1 ? " and " + counted(report.processes - 1, "descendant") : "";
+  const std::string times = dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases);
+  return fmt::format("{} process {} ({}){}: {}, {}, {}, {} in {}{}", dry_run ? "would restore" : "restored", report.pid,
+                     escape_for_terminal(report.comm), others, counted(report.threads, "thread"),
+                     counted(report.mappings, "mapping"), counted(report.descriptors, "descriptor"),
+                     human_bytes(report.bytes), counted(report.pages, "page"), times);
 }
 
 struct RestoreFlags {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
+#include "cli/plural.h"
 #include "cli/remote_images.h"
 #include "lib/base/clock.h"
 #include "lib/base/staged_dir.h"
@@ -70,8 +71,7 @@ Result<void> run_squash(Context& context, const SquashFlags& flags) {
     context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     return {};
   }
-  const std::string chain =
-      fmt::format("{} image{} of {}", done->images, done->images == 1 ? "" : "s", human_bytes(done->bytes_before));
+  const std::string chain = counted(done->images, "image") + " of " + human_bytes(done->bytes_before);
   if (flags.dry_run) {
     context.out.data(fmt::format("would write {} as one to {}: {} of memory before compression\n", chain,
                                  escape_for_terminal(flags.destination), human_bytes(done->bytes_memory)));

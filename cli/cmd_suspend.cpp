@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/gpu_flags.h"
+#include "cli/plural.h"
 #include "lib/base/text.h"
 #include "lib/engine/check.h"
 #include "lib/engine/suspend.h"
@@ -49,7 +50,7 @@ void print(Console& out, const char* verb, const engine::LockReport& report) {
     return;
   }
   if (report.pids.empty()) return out.info("nothing is locked: all run");
-  out.info(fmt::format("{}ed {} process{} in {}", verb, report.pids.size(), report.pids.size() == 1 ? "" : "es",
+  out.info(fmt::format("{}ed {} in {}", verb, counted(report.pids.size(), "process", "processes"),
                        human_us(report.took_us)));
 }
 
@@ -68,8 +69,8 @@ void print(Console& out, const engine::SuspendReport& report) {
   for (const store::GpuUse& use : report.state.used)
     freed += fmt::format("{}{} of {} ({})", freed.empty() ? "" : ", ", human_bytes(use.bytes),
                          escape_for_terminal(use.uuid), escape_for_terminal(use.name));
-  out.info(fmt::format("suspended {} process{}: {} free; lock {}, checkpoint {}", report.pids.size(),
-                       report.pids.size() == 1 ? "" : "es", freed.empty() ? "no memory" : freed,
+  out.info(fmt::format("suspended {}: {} free; lock {}, checkpoint {}",
+                       counted(report.pids.size(), "process", "processes"), freed.empty() ? "no memory" : freed,
                        human_us(report.lock_us), human_us(report.checkpoint_us)));
 }
 
@@ -89,7 +90,7 @@ void print(Console& out, const engine::ResumeReport& report) {
     return;
   }
   if (report.pids.empty()) return out.info("nothing is suspended: all run");
-  out.info(fmt::format("resumed {} process{} in {}", report.pids.size(), report.pids.size() == 1 ? "" : "es",
+  out.info(fmt::format("resumed {} in {}", counted(report.pids.size(), "process", "processes"),
                        human_us(report.restore_us)));
 }
 

@@ -122,7 +122,7 @@ Result<void> conclude(Context& context, const VerifyCommand& command, const Veri
       std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
   if (damage != 0) {
     return fail(sound ? Code::kMismatch : Code::kCorrupt, command.path,
-                fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
+                (sound ? "different: " : "damaged: ") + counted(damage, "finding"));
   }
   if (unreadable != 0) {
     return Error(Code::kUnsupported, command.path,

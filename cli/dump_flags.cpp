@@ -361,7 +361,7 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
   const auto& arguments = manifest.tree.root().arguments;
   std::vector<std::vector<std::string>> rows = {
       {"process", fmt::format("{} ({})", manifest.tree.root().pid, arguments.empty() ? "?" : arguments[0]) +
-                      (others == 0 ? "" : fmt::format(" and {} descendant{}", others, others == 1 ? "" : "s"))},
+                      (others == 0 ? "" : " and " + counted(others, "descendant"))},
       {"image", report.dir.string() + needs_text(manifest.parent_path, flags)},
       {"frozen", frozen_text(stats)},
       {"pre-copied", rounds_text(stats)},

@@ -104,8 +104,7 @@ std::string gpu_state(const TreeImage& tree) {
     for (const DeviceAllocation& allocation : memory.allocations) ++count, bytes += allocation.size;
   }
   return count == 0 ? out
-                    : out + fmt::format("; {} in {} allocation{} copied by ckpt", human_bytes(bytes), count,
-                                        count == 1 ? "" : "s");
+                    : out + fmt::format("; {} in {} copied by ckpt", human_bytes(bytes), counted(count, "allocation"));
 }
 
 Json gpu_json(const TreeImage& tree) {
@@ -140,7 +139,7 @@ void print_summary(Console& out, const ImageReader& reader) {
       {"id", m.id},
       {"kind", m.kind + ", " + m.created},
       {"process", fmt::format("{}: {}", p.pid, joined(p.arguments))},
-      {"processes", fmt::format("{}, with {} thread{}", m.tree.processes.size(), threads, threads == 1 ? "" : "s")},
+      {"processes", fmt::format("{}, with {}", m.tree.processes.size(), counted(threads, "thread"))},
       {"host", fmt::format("{}, {} {}, {}", m.host.hostname, m.host.kernel, m.host.machine, m.host.cpu_model)},
       {"parent", parent},
       {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize),

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/plural.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
@@ -88,19 +89,20 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
   if (context.out.json()) print_json(context.out, dir, outcome, us);
   else print_findings(context.out, outcome);
   if (size_t n = outcome.findings.size(); n != 0) {
-    return fail(Code::kCorrupt, dir.string(), fmt::format("damaged: {} finding{}", n, n == 1 ? "" : "s"));
+    return fail(Code::kCorrupt, dir.string(), "damaged: " + counted(n, "finding"));
   }
   if (size_t n = outcome.rehearsal ? outcome.rehearsal->differences.size() : 0; n != 0) {
     return fail(Code::kMismatch, dir.string(),
-                fmt::format("would not be restored as it was: {} difference{}", n, n == 1 ? "" : "s"));
+                "would not be restored as it was: " + counted(n, "difference"));
   }
-  context.out.info(fmt::format("the process image is sound: {} image{} in the chain, {} read in {}", outcome.images,
-                               outcome.images == 1 ? "" : "s", human_bytes(outcome.bytes), human_us(us)));
+  context.out.info(fmt::format("the process image is sound: {} in the chain, {} read in {}",
+                               counted(outcome.images, "image"), human_bytes(outcome.bytes), human_us(us)));
   if (outcome.rehearsal) {
+    const auto& made = *outcome.rehearsal;
     context.out.info(fmt::format(
-        "it would be restored as it was: {} process{}, {} thread{} and {} pages made again and compared in {}",
-        outcome.rehearsal->processes, outcome.rehearsal->processes == 1 ? "" : "es", outcome.rehearsal->threads,
-        outcome.rehearsal->threads == 1 ? "" : "s", outcome.rehearsal->pages, human_us(outcome.rehearsal->us)));
+        "it would be restored as it was: {}, {} and {} made again and compared in {}",
+        counted(made.processes, "process", "processes"), counted(made.threads, "thread"), counted(made.pages, "page"),
+        human_us(made.us)));
   }
   return {};
 }
