@@ -94,6 +94,8 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
   const ImageViews views{options.maps, options.descriptors, options.threads};
   if (options.stats && views.any())
     return fail(Code::kUsage, "", "--stats does not go with --maps, --fds and --threads");
+  if (options.graph && (options.stats || views.any() || !options.html.empty() || context.out.json()))
+    return fail(Code::kUsage, "", "--graph goes with no other view, and not with --json");
   if (!options.html.empty() && (options.stats || views.any()))
     return fail(Code::kUsage, "", "--html has all of a process image: no other view goes with it");
   if (options.html == "-" && context.out.json())
@@ -102,12 +104,14 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
     CKPT_TRY(write_image_page(context, options.path, options.html));
     if (!context.out.json()) return {};
   }
+  if (options.graph) return inspect_device_graph(context, options.path);
   return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path, views);
 }
 
 Result<void> inspect_job_as(Context& context, const InspectOptions& options) {
   const bool plain = check_views(options).has_value() && options.globs.empty() && !options.stats && !options.common &&
                      !options.tree && !options.files && !options.maps && !options.descriptors && !options.threads &&
+                     !options.graph &&
                      options.diff.empty() && options.shards.empty() && options.group_by.empty() &&
                      options.html.empty() && options.columns.empty();
   if (!plain) {
@@ -137,8 +141,8 @@ Result<void> show_tensors(Context& context, View& view, const InspectOptions& op
 Result<void> run_inspect(Context& context, InspectOptions options) {
   if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
   if (store::looks_like_job(options.path)) return inspect_job_as(context, options);
-  if (options.maps || options.descriptors || options.threads)
-    return fail(Code::kUsage, options.path, "is no process image: --maps, --fds and --threads are for those");
+  if (options.maps || options.descriptors || options.threads || options.graph)
+    return fail(Code::kUsage, options.path, "is no process image: --maps, --fds, --threads and --graph are for those");
   CKPT_TRY(check_views(options));
   if (options.html == "-" && context.out.json())
     return fail(Code::kUsage, "", "--html - and --json both write to stdout");
@@ -186,6 +190,8 @@ Command::Run add_inspect(VerbOptions& app) {
   app.add_flag("--maps", options->maps, "Of a process image: the mappings of each process");
   app.add_flag("--fds", options->descriptors, "Of a process image: its descriptors");
   app.add_flag("--threads", options->threads, "Of a process image: its threads");
+  app.add_flag("--graph", options->graph,
+               "Of a process image: the launches that make device memory again, as a graph for dot(1)");
   app.add_flag("--tree", options->tree, "Names as a tree, sizes rolled up");
   app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)").type_name("N");
   app.add_saved("--diff", Saved::kCheckpoint, options->diff,

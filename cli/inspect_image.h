@@ -20,6 +20,8 @@ struct ImageViews {
 Result<void> inspect_image(Context& context, const std::filesystem::path& dir, const ImageViews& views);
 /// The same document as a page for a browser, put at `target`.
 Result<void> write_image_page(Context& context, const std::filesystem::path& dir, const std::string& target);
+/// The launches that make device memory again, as a graph in the language of Graphviz.
+Result<void> inspect_device_graph(Context& context, const std::filesystem::path& dir);
 /// From the manifest alone: how the image came about, what took no room in it and why.
 Result<void> inspect_image_stats(Context& context, const std::filesystem::path& dir);
 /// The manifest as it is stored, digests checked; no byte of the process's memory is read.

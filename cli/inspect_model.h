@@ -22,7 +22,7 @@ struct InspectOptions {
   std::vector<std::string> columns;
   uint64_t max_memory = uint64_t{256} << 20;
   bool skip_unreadable = false;
-  bool maps = false, descriptors = false, threads = false;  ///< of a process image
+  bool maps = false, descriptors = false, threads = false, graph = false;  ///< of a process image
 };
 
 /// What the globs have chosen, in the catalog's order until it is sorted.

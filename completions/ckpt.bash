@@ -302,7 +302,7 @@ _ckpt() {
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
     agent) words='-h --help --to --every --keep-last --rate --buffers --agree --lost-after --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
     persist) words='-h --help --step --into --socket --no-wait -V --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --graph --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --store --store-key --repair --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
     push) words='-h --help --store --store-key --name --force -V --version -h --help --json --progress --color -q --quiet' ;;

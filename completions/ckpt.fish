@@ -353,6 +353,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l stats -d 'Of a mode
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l maps -d 'Of a process image: the mappings of each process'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l fds -d 'Of a process image: its descriptors'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l threads -d 'Of a process image: its threads'
+complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l graph -d 'Of a process image: the launches that make device memory again, as a graph for dot(1)'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l tree -d 'Names as a tree, sizes rolled up'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l depth -r -d 'Levels of --tree (3; 0: all)'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l diff -r -d 'What is different in another checkpoint, of any format; exit 1 if anything is'

@@ -54,6 +54,7 @@ struct Launch {
   std::vector<Range> reads, writes; ///< as its arguments say: `writes` may be written, not must be; a lie is possible
   bool replayable = false;          ///< the target can run it again: no host callback, no argument in host memory
   std::string record;               ///< what `Target::replay` needs; opaque, may be stored in an image
+  std::string name;                 ///< of the kernel or the driver's function, for people
   bool operator==(const Launch&) const = default;
 };
 

@@ -26,7 +26,7 @@
 namespace ckpt::agent {
 
 inline constexpr uint32_t kMagic = 0x41504b43;  // "CKPA"
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr size_t kMaxPayload = 60 << 10;
 inline constexpr char kAddressPrefix[] = "ckpt-agent-";
 
@@ -125,10 +125,11 @@ struct SavedReply {
   uint64_t buffer = 0, buffer_size = 0, offset = 0;
 };
 
-/// Behind it: its reads, its writes (RangeReply each), the record.
+/// Behind it: its reads, its writes (RangeReply each), the record, its name.
 struct RecordReply {
   uint64_t sequence = 0;
   uint32_t reads = 0, writes = 0, record_size = 0, replayable = 0;
+  uint64_t name_size = 0;
 };
 
 }  // namespace ckpt::agent

@@ -86,12 +86,14 @@ Result<std::vector<device::Launch>> parse_recorded(std::string_view payload) {
     device::Launch launch;
     if (!take(payload, 1, &head) || !take(payload, head[0].reads, &reads) || !take(payload, head[0].writes, &writes))
       return damaged();
-    if (head[0].record_size > payload.size() || !append(reads, &launch.reads) || !append(writes, &launch.writes))
+    if (!append(reads, &launch.reads) || !append(writes, &launch.writes)) return damaged();
+    if (head[0].record_size > payload.size() || head[0].name_size > payload.size() - head[0].record_size)
       return damaged();
     launch.sequence = head[0].sequence;
     launch.replayable = head[0].replayable != 0;
     launch.record = payload.substr(0, head[0].record_size);
-    payload.remove_prefix(head[0].record_size);
+    launch.name = payload.substr(head[0].record_size, head[0].name_size);
+    payload.remove_prefix(head[0].record_size + head[0].name_size);
     found.push_back(std::move(launch));
   }
   return found;

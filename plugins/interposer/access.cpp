@@ -217,6 +217,20 @@ Access access_of(size_t index, const Word* words) {
   return access;
 }
 
+std::string name_of(const Access& access, size_t index) {
+  constexpr size_t kMost = 256;
+  constexpr size_t kKernelGetName = index_of("cuKernelGetName");
+  LaunchRecord launch;
+  if (access.record.size() >= sizeof launch) std::memcpy(&launch, access.record.data(), sizeof launch);
+  const char* name = nullptr;
+  if (launch.function != nullptr && launch.tag == LaunchRecord::kTag) {
+    CUresult result = drv::cuFuncGetName(&name, launch.function);
+    if (result == CUDA_ERROR_INVALID_HANDLE) result = real<kKernelGetName>(&name, launch.function);
+    if (result != CUDA_SUCCESS) name = nullptr;
+  }
+  return std::string(name != nullptr ? name : kNames[index].function).substr(0, kMost);
+}
+
 CUresult replay(const std::string& record) {
   uint32_t tag = 0;
   if (record.size() < sizeof tag) return CUDA_ERROR_INVALID_VALUE;

@@ -173,11 +173,12 @@ void list_recorded(uint64_t from, Reply& reply) {
     std::string one;
     append(one, agent::RecordReply{call.sequence, static_cast<uint32_t>(call.access.reads.size()),
                                    static_cast<uint32_t>(call.access.writes.size()),
-                                   static_cast<uint32_t>(call.access.record.size()), call.access.replayable});
+                                   static_cast<uint32_t>(call.access.record.size()), call.access.replayable,
+                                   call.name.size()});
     for (const auto* ranges : {&call.access.reads, &call.access.writes}) {
       for (const Bytes& range : *ranges) append(one, agent::RangeReply{range.start, range.size});
     }
-    one += call.access.record;
+    one += call.access.record + call.name;
     if (one.size() > agent::kMaxPayload) return answer(reply, CUDA_ERROR_OUT_OF_MEMORY);
     if (reply.payload.size() + one.size() > agent::kMaxPayload) break;
     reply.payload += one;

@@ -185,7 +185,7 @@ void wait_until_filled(std::unique_lock<std::mutex>& lock, ThreadState* self, co
 
 // ---- Recording ----
 
-void write_down(Recording& recording, Access&& access) {
+void write_down(Recording& recording, Access&& access, size_t index) {
   if (access.reads.empty() && access.writes.empty() && !access.unknown) return;
   if (recording.calls.size() >= recording.limit) {
     recording.overflow = true;
@@ -198,7 +198,8 @@ void write_down(Recording& recording, Access&& access) {
       access.writes.push_back({allocation.base, allocation.mapped});
     }
   }
-  recording.calls.push_back({recording.sequence++, std::move(access)});
+  std::string name = name_of(access, index);
+  recording.calls.push_back({recording.sequence++, std::move(access), std::move(name)});
 }
 
 }  // namespace
@@ -210,7 +211,7 @@ void before_call(ThreadState* self, size_t index, const Word* words) {
     std::unique_lock lock(state().mutex);
     wait_until_filled(lock, self, access);
     if (state().cow.on) save_writes(state().cow, access);
-    if (state().recording.on) write_down(state().recording, std::move(access));
+    if (state().recording.on) write_down(state().recording, std::move(access), index);
   }
   errno = kept;
 }

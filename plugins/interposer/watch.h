@@ -27,6 +27,8 @@ struct Access {
   std::string record;    ///< for `replay`
 };
 Access access_of(size_t index, const Word* words);
+/// Of the call that `access` is of, for people: the kernel's as it was compiled, cut to some hundred bytes.
+std::string name_of(const Access& access, size_t index);
 /// Runs a recorded call again, to its end: what ordered it behind others of other streams is not recorded.
 CUresult replay(const std::string& record);
 
@@ -58,6 +60,7 @@ void filled(uint64_t id);
 struct Recorded {
   uint64_t sequence;
   Access access;
+  std::string name;  ///< of the kernel, else of the driver's function
 };
 void begin_recording(uint64_t limit);
 /// False: there were more than the limit.

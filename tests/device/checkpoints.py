@@ -648,6 +648,12 @@ def test_launches_in_place_of_bytes(place):
             if re.search(expected, said):
                 break
         expect(re.search(expected, said), f"{delta}: {said}")
+    graph = ckpt("inspect", path, "--graph").expect(0).out
+    launches = dict(re.findall(r'^    (launch_\w+) \[shape=ellipse, label="#\d+ (\w+)"\];$', graph, re.M))
+    edges = re.findall(r"^    (\w+) -> (\w+);$", graph, re.M)
+    expect(launches and set(launches.values()) <= {"fill", "scatter"}, f"which launches: {graph}")
+    expect(set(launches) == {to for _, to in edges if to in launches} | {of for of, _ in edges if of in launches}, f"edges: {graph}")
+    ckpt("inspect", path, "--graph", "--fds").expect(2)
     goes_on_from(target, path)
     # Of what no launch shows nothing is believed.
     target = dirty(place, "liar", "hidden")

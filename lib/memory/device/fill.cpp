@@ -194,7 +194,8 @@ Result<void> DeviceFill::fill(FilledAllocation& piece, bool searching) {
 
 Result<void> DeviceFill::replay() {
   for (const store::DeviceLaunch& launch : memory_.launches) {
-    CKPT_TRY(target_.replay({launch.sequence, {}, {}, true, {launch.record.begin(), launch.record.end()}}));
+    CKPT_TRY(target_.replay({launch.sequence, {}, {}, true, {launch.record.begin(), launch.record.end()},
+                             launch.name}));
     ++report_.replayed;
   }
   if (memory_.launches.empty()) return {};

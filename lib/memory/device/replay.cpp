@@ -133,11 +133,22 @@ class Planner {
 
 ReplayPlan plan_replay(const ReplayProblem& problem) { return Planner(problem).plan(); }
 
+namespace {
+
+std::vector<store::DeviceRange> stored(const std::vector<device::Range>& ranges) {
+  std::vector<store::DeviceRange> out;
+  for (const device::Range& range : ranges) out.push_back({range.start.value, range.size});
+  return out;
+}
+
+}  // namespace
+
 Result<void> describe_replay(const ReplayDelta::Source& source, store::DeviceMemory& memory) {
   for (const Launch& launch : source.launches) {
     if (launch.record.size() > store::kMaxLaunchRecord)
       return fail(Code::kNoRoom, "", "the record of a launch is too large for an image");
-    memory.launches.push_back({launch.sequence, {launch.record.begin(), launch.record.end()}});
+    memory.launches.push_back({launch.sequence, {launch.record.begin(), launch.record.end()}, launch.name,
+                               stored(launch.reads), stored(launch.writes)});
   }
   for (store::DeviceAllocation& allocation : memory.allocations) {
     for (uint64_t i = 0; i < allocation.size / kDeviceChunk; ++i) {

@@ -23,10 +23,17 @@ struct DeviceAllocation {
   bool operator==(const DeviceAllocation&) const = default;
 };
 
+struct DeviceRange {
+  uint64_t address = 0, size = 0;
+  bool operator==(const DeviceRange&) const = default;
+};
+
 /// Run again, in order, after all other chunks are there.
 struct DeviceLaunch {
   uint64_t sequence = 0;
   std::vector<uint8_t> record;  ///< for the process's agent; opaque
+  std::string name;             ///< of the kernel or the driver's function; none in older images, as the two below
+  std::vector<DeviceRange> reads, writes;  ///< what it may read and write, as its arguments say: for people
   bool operator==(const DeviceLaunch&) const = default;
 };
 
@@ -75,9 +82,18 @@ void describe(A& a, typename A::template Of<DeviceAllocation> d) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<DeviceRange> r) {
+  a.hex("address", r.address);
+  a.number("size", r.size);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<DeviceLaunch> l) {
   a.number("sequence", l.sequence);
   a.octets("record", l.record, 0, kMaxLaunchRecord);
+  a.optional().text("name", l.name);
+  a.optional().list("reads", l.reads);
+  a.optional().list("writes", l.writes);
 }
 
 template <class A>

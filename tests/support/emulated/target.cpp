@@ -225,7 +225,7 @@ Result<void> EmulatedTarget::submit(Lock& lock, int stream, const KernelCall& ca
   const uint64_t sequence = sequence_++;
   if (recording_) {
     if (recording_->launches.size() < recording_->limit) {
-      recording_->launches.push_back({sequence, call.reads, call.writes, call.replayable, to_record(call)});
+      recording_->launches.push_back({sequence, call.reads, call.writes, call.replayable, to_record(call), "emulated"});
     } else {
       recording_->overflow = true;
     }

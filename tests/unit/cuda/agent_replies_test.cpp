@@ -21,10 +21,10 @@ agent::AllocationReply owned(uint64_t address, uint64_t size) {
 
 std::string two_launches() {
   const agent::RangeReply range{1 << 20, 4096};
-  std::string text =
-      bytes_of(agent::RecordReply{.sequence = 7, .reads = 1, .writes = 2, .record_size = 5, .replayable = 1});
-  text += bytes_of(range) + bytes_of(range) + bytes_of(range) + "hello";
-  return text + bytes_of(agent::RecordReply{.sequence = 8, .reads = 0, .writes = 0, .record_size = 0, .replayable = 0});
+  std::string text = bytes_of(agent::RecordReply{
+      .sequence = 7, .reads = 1, .writes = 2, .record_size = 5, .replayable = 1, .name_size = 4});
+  text += bytes_of(range) + bytes_of(range) + bytes_of(range) + "hello" + "saxp";
+  return text + bytes_of(agent::RecordReply{.sequence = 8});
 }
 
 }  // namespace
@@ -63,6 +63,7 @@ TEST_CASE("agent: recorded launches, cut at every byte") {
   REQUIRE(found);
   REQUIRE(found->size() == 2);
   CHECK((*found)[0].record == "hello");
+  CHECK((*found)[0].name == "saxp");
   CHECK((*found)[0].writes.size() == 2);
   CHECK((*found)[1].sequence == 8);
   size_t accepted = 0;

@@ -17,7 +17,7 @@ using Numbers = std::vector<size_t>;
 struct Log {
   std::vector<Launch> launches;
   void add(std::vector<Range> reads, std::vector<Range> writes, bool replayable = true) {
-    launches.push_back({launches.size(), std::move(reads), std::move(writes), replayable, ""});
+    launches.push_back({launches.size(), std::move(reads), std::move(writes), replayable, "", ""});
   }
   ReplayPlan plan(std::set<uint64_t> chunks, bool whole = true) const {
     ReplayProblem problem;

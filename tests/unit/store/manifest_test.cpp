@@ -512,7 +512,7 @@ TEST_CASE("manifest: device memory that does not fit together is refused") {
     memory.space = 7;
     memory.allocations = {{1, 0x10000, 4 * kBlockSize, "GPU-1", 0, {{0, 1}, {2, 2}}},
                           {2, 0x90000, kBlockSize, "GPU-2", 80, {}}};
-    memory.launches = {{5, {0, 255}}};
+    memory.launches = {{5, {0, 255}, "scatter", {{1, 2}}, {}}};
     change(memory);
     return parse_manifest(to_json(manifest));
   };

@@ -61,5 +61,6 @@ TEST_CASE("records: no member of a control group or a NUMA policy is lost") {
 }
 
 TEST_CASE("records: no member of device memory is lost") {
-  CHECK(survives(DeviceMemory{1, 2, {{3, 1ull << 40, 65536, "GPU-4", 5, {{6, 7}}}}, {{8, {9, 0}}}}));
+  const DeviceLaunch launch{8, {9, 0}, "k", {{10, 11}}, {{12, 13}}};
+  CHECK(survives(DeviceMemory{1, 2, {{3, 1ull << 40, 65536, "GPU-4", 5, {{6, 7}}}}, {launch}}));
 }
