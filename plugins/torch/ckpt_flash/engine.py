@@ -12,6 +12,7 @@ import weakref
 from ctypes import byref, c_void_p
 
 from . import _library as library
+from . import group
 from . import state as states
 from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo
 from .partner import Memory, Partner, check_ranks
@@ -75,11 +76,11 @@ class Engine:
     format       dcp, torch_dist, torch or safetensors: what is written to storage
     if_busy      skip, wait or fail, where the agent still writes what a save would overwrite. A step that goes to storage
                  waits in any case
-    rank, world, local_world  of this process; found in torch.distributed or the launcher's environment. Where neither says how
+    rank, world, local_world  of this process; found in torch.distributed, MPI (mpi4py) or the launcher's environment. Where neither says how
                  many ranks a node has, they ask one another: all ranks make their engines then
     start_agent  False: somebody else starts `ckpt agent`
     partners     1: every rank's memory lies in the next node's agent, too, so that a lost node costs no step. All ranks make
-                 their engines at the same time, after torch.distributed is up, and save the same steps
+                 their engines at the same time, after torch.distributed or MPI is up, and save the same steps
     persist_on_death  the agent writes the newest step when a trainer dies. On several nodes it waits for the others, and may skip saves
     linger       seconds after which an agent without trainers ends; where all of them closed in order, one second
     connect_timeout  seconds to wait for an agent, and for the trainer before this one to be gone
@@ -515,13 +516,9 @@ class Engine:
         return info, block
 
     def _gather(self, value):
-        """Every rank's value, where there are several nodes and torch.distributed runs; else None."""
-        torch = states.torch_module()
-        if self.world == self.local_world or torch is None or not torch.distributed.is_initialized():
-            return None
-        gathered = [None] * self.world
-        torch.distributed.all_gather_object(gathered, value)
-        return gathered
+        """Every rank's value, where there are several nodes, and something through which ranks can speak; else None."""
+        job = group.running(self.world) if self.world > self.local_world else None
+        return job.gather(value) if job is not None else None
 
     def _agreed_step(self):
         """The newest step that all nodes have in memory."""
@@ -614,28 +611,26 @@ def _kind():
 
 
 def _ranks(rank, world, local_world):
-    torch = states.torch_module()
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank = torch.distributed.get_rank() if rank is None else rank
-        world = torch.distributed.get_world_size() if world is None else world
     environment = os.environ
+    job = group.running()
+    if job is not None and (isinstance(job, group.TorchJob) or "WORLD_SIZE" not in environment):
+        rank = job.rank if rank is None else rank
+        world = job.world if world is None else world
     rank = int(environment.get("RANK", 0)) if rank is None else rank
     world = int(environment.get("WORLD_SIZE", 1)) if world is None else world
     if local_world is None:
-        local_world = min(world, _local_world(world, torch))
+        local_world = min(world, _local_world(world))
     return rank, world, local_world
 
 
-def _local_world(world, torch):
-    """By the launcher's word (torchrun, DeepSpeed, Open MPI, MPICH), else by where the ranks of the job's own group are."""
+def _local_world(world):
+    """By the launcher's word (torchrun, DeepSpeed, Open MPI, MPICH), else by where the ranks of the job are."""
     for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
-    if world == 1 or torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized() \
-            or torch.distributed.get_world_size() != world:
+    job = group.running(world) if world > 1 else None
+    if job is None:
         return world
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
         here = (os.uname().nodename, stream.read())
-    nodes = [None] * world
-    torch.distributed.all_gather_object(nodes, here)
-    return nodes.count(here)
+    return job.gather(here).count(here)

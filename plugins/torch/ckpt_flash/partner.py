@@ -1,18 +1,18 @@
 """Partner copies: what a rank saves also lies in the memory of another node's agent, so that a node that is lost costs no step.
 
-The nodes speak through the job's own torch.distributed, in a gloo group of all ranks that nothing else uses. After each save, behind the
+The nodes speak through what the job has (group.py): a gloo group of its own torch.distributed, or MPI. After each save, behind the
 training loop, rank r sends its memory to the same local rank of the next node and takes that of the node before into an agent's
 segment of its own. A step is protected once every rank's copy of it is complete."""
 import contextlib
 import ctypes
-import datetime
 import json
 import math
+import struct
 import threading
 import warnings
 
 from . import _library as library
-from . import state as states
+from . import group
 from ._library import FlashError, Library, LoadedInfo
 
 CHUNK = 64 << 20  # bytes that are on the way at a time, in each direction
@@ -72,9 +72,8 @@ class Memory:
 
 def check_ranks(world, local_world):
     """ValueError: there can be no partners."""
-    torch = states.torch_module()
-    if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        raise ValueError("partners=1 needs torch.distributed: the nodes speak through it")
+    if group.running(world) is None:
+        raise ValueError(f"partners=1 needs torch.distributed or MPI (mpi4py) with these {world} ranks: the nodes speak through it")
     if world == local_world or world % local_world:
         raise ValueError(f"partners=1 needs nodes of the same number of ranks, and two at least: "
                          f"{world} ranks, {local_world} on this node")
@@ -84,12 +83,10 @@ class Partner:
     """Of one engine. Every rank calls the same methods in the same order."""
 
     def __init__(self, engine):
-        import torch
-        import torch.distributed as dist
-        self._torch, self._dist, self._engine = torch, dist, engine
+        self._engine = engine
         self._to = (engine.rank + engine.local_world) % engine.world
         self._source = (engine.rank - engine.local_world) % engine.world
-        self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=engine.timeout))
+        self._channel = group.running(engine.world).channel(engine.timeout)
         self._copy = None          # the handle to our own agent, as the rank whose copies we keep
         self._job = None
         #: Why there are no more copies; empty: there are. Nobody knows then which ranks take the last step for protected, so that
@@ -97,7 +94,7 @@ class Partner:
         self.broken = ""
         #: The newest step of which every rank's copy is complete.
         self.protected_step = None
-        agents = self._gather(_agent_of(engine))
+        agents = self._channel.gather(_agent_of(engine))
         if agents[self._to] == agents[engine.rank]:
             raise ValueError(f"rank {engine.rank} and its partner, rank {self._to}, have the same agent: they are on one node")
 
@@ -141,12 +138,12 @@ class Partner:
 
     def _exchange(self, step, memory):
         """Whether every rank's copy is complete."""
-        theirs = self._torch.empty(2, dtype=self._torch.int64)
-        self._swap(self._torch.tensor([step, memory is not None], dtype=self._torch.int64), theirs)
-        why = ""
-        if int(theirs[0]) != step:
-            raise RuntimeError(f"rank {self._source} saves step {int(theirs[0])}, and this one step {step}")
-        receive = _Receive(self, self._copy_handle, int(theirs[0])) if theirs[1] else None
+        told = bytearray(16)
+        self._channel.swap(struct.pack("<qq", step, memory is not None), self._to, told, self._source)
+        their_step, there = struct.unpack("<qq", told)
+        if their_step != step:
+            raise RuntimeError(f"rank {self._source} saves step {their_step}, and this one step {step}")
+        receive = _Receive(self, self._copy_handle, step) if there else None
         self._transfer(memory, self._to, receive, self._source)
         why = receive.finish() if receive else ""
         if why:
@@ -168,7 +165,7 @@ class Partner:
         engine, status = self._engine, self._engine.status()
         held = {kind: {one["rank"]: one["steps"] for one in status[kind]} for kind in ("ranks", "partner_copies")}
         reports = [{kind: {int(rank): set(steps) for rank, steps in ranks.items()} for kind, ranks in report.items()}
-                   for report in self._gather(held)]
+                   for report in self._channel.gather(held)]
         common = None
         for rank in range(engine.world):
             steps = set().union(*(report[kind].get(rank, set()) for report in reports for kind in report))
@@ -228,67 +225,33 @@ class Partner:
 
     def _transfer(self, memory, to, receive, source):
         """Sends a Memory, receives one, or both at once: sizes, descriptions, objects, then the bytes in chunks."""
-        numbers = self._torch.zeros(4, dtype=self._torch.int64)
-        mine = None if memory is None else self._torch.tensor(
-            [len(memory.shapes), len(memory.objects), memory.bytes, memory.capacity], dtype=self._torch.int64)
-        self._swap(mine, None if receive is None else numbers, to, source)
-        shapes_bytes, objects_bytes, nbytes, capacity = (int(number) for number in numbers)
-        shapes, objects = (None if receive is None else self._torch.empty(size, dtype=self._torch.uint8)
-                           for size in (shapes_bytes, objects_bytes))
-        for text, into in ((memory.shapes, shapes), (memory.objects, objects)) if memory else ((b"", shapes), (b"", objects)):
-            self._swap(self._bytes(text) if memory else None, into, to, source)
-        view = self._view(memory.address, memory.bytes) if memory else None
-        into = None
+        numbers = bytearray(32)
+        self._channel.swap(struct.pack("<4q", len(memory.shapes), len(memory.objects), memory.bytes, memory.capacity) if memory else None,
+                           to, numbers if receive else None, source)
+        shapes_bytes, objects_bytes, nbytes, capacity = struct.unpack("<4q", numbers)
+        shapes, objects = bytearray(shapes_bytes), bytearray(objects_bytes)
+        self._channel.swap(memory.shapes if memory else None, to, shapes, source)
+        self._channel.swap(memory.objects if memory else None, to, objects, source)
+        view = _view(memory.address, memory.bytes) if memory else b""
+        into = b""  # nowhere
         if receive:
-            address = receive.begin(shapes.numpy().tobytes(), objects.numpy().tobytes(), nbytes, capacity)
-            into = self._view(address, nbytes) if address else None
+            address = receive.begin(bytes(shapes), bytes(objects), nbytes, capacity)
+            into = _view(address, nbytes) if address else b""
         scratch = None
-        for at in range(0, max(memory.bytes if memory else 0, nbytes), CHUNK):
-            out = view[at:at + CHUNK] if view is not None and at < len(view) else None
-            part = None
-            if receive and at < nbytes:
-                if into is None and scratch is None:  # it cannot be kept, and has to be taken all the same
-                    scratch = self._torch.empty(min(CHUNK, nbytes), dtype=self._torch.uint8)
-                part = into[at:at + CHUNK] if into is not None else scratch[:min(CHUNK, nbytes - at)]
-            self._swap(out, part, to, source)
-
-    def _swap(self, mine, theirs, to=None, source=None):
-        """`mine` goes, `theirs` comes; None: there is nothing to send, or to wait for."""
-        to, source = self._to if to is None else to, self._source if source is None else source
-        work = []
-        if mine is not None and mine.numel() > 0:
-            work.append(self._dist.isend(mine, to, group=self._group))
-        if theirs is not None and theirs.numel() > 0:
-            work.append(self._dist.irecv(theirs, source, group=self._group))
-        for one in work:
-            one.wait()
+        for at in range(0, max(len(view), nbytes), CHUNK):
+            part = into[at:at + CHUNK]
+            if at < nbytes and not into:  # it cannot be kept, and has to be taken all the same
+                scratch = scratch or bytearray(min(CHUNK, nbytes))
+                part = memoryview(scratch)[:min(CHUNK, nbytes - at)]
+            self._channel.swap(view[at:at + CHUNK], to, part, source)
 
     def _all(self, good):
         """Whether it is so on every rank."""
-        flag = self._torch.tensor([int(bool(good))], dtype=self._torch.int32)
-        self._dist.all_reduce(flag, op=self._dist.ReduceOp.MIN, group=self._group)
-        return bool(flag)
+        return all(self._channel.gather(bool(good)))
 
-    def _gather(self, value):
-        """Every rank's value, which JSON can say."""
-        text = self._bytes(json.dumps(value).encode())
-        sizes = [self._torch.zeros(1, dtype=self._torch.int64) for _ in range(self._engine.world)]
-        self._dist.all_gather(sizes, self._torch.tensor([len(text)]), group=self._group)
-        most = max(int(size) for size in sizes)
-        padded = self._torch.zeros(most, dtype=self._torch.uint8)
-        padded[:len(text)] = text
-        texts = [self._torch.empty(most, dtype=self._torch.uint8) for _ in sizes]
-        self._dist.all_gather(texts, padded, group=self._group)
-        return [json.loads(one[:int(size)].numpy().tobytes()) for one, size in zip(texts, sizes)]
 
-    def _bytes(self, data):
-        return self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8) if data else self._torch.empty(
-            0, dtype=self._torch.uint8)
-
-    def _view(self, address, size):
-        if size == 0:
-            return self._torch.empty(0, dtype=self._torch.uint8)
-        return self._torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=self._torch.uint8)
+def _view(address, size):
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size > 0 else memoryview(b"")
 
 
 class _Receive:
