@@ -242,7 +242,8 @@ Result<void> Agent::hello(const std::shared_ptr<Connection>& from, const Request
   }
   from->rank = request.rank;
   from->copies = copies;
-  ledger_.rank(request.rank).kept.reset();  // whoever comes goes on from the newest
+  RankState& state = ledger_.rank(request.rank);
+  if (state.kept) state.kept_by_former = std::exchange(state.kept, {});  // whoever comes goes on from the newest
   if (copies) {
     ledger_.take_copy(request.rank);
   } else {

@@ -182,6 +182,7 @@ Result<void> Agent::commit(const std::shared_ptr<Connection>& from, const Reques
   if (!use->writing || !slot.complete() || slot.step != request.step)
     return fail(Code::kUsage, "commit", "of a buffer that holds no complete step of this number");
   use->writing = false;
+  ledger_.rank(*from->rank).kept_by_former.reset();
   ++counts_.saves;
   if (!from->copies) {
     // Who saves this step makes later ones anew: those of trainers that are gone are no part of that.
@@ -210,6 +211,7 @@ Result<void> Agent::abort(const std::shared_ptr<Connection>& from, const Request
 Result<void> Agent::keep(const std::shared_ptr<Connection>& from, const Request& request) {
   CKPT_TRY_ASSIGN(RankState * state, declared(*from));
   state->kept = request.step;
+  state->kept_by_former.reset();
   ledger_.settle();
   answer(from, request, {});
   return {};

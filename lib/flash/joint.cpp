@@ -65,6 +65,14 @@ std::optional<std::set<std::string>> names_in(const fs::path& folder) {
   return out;
 }
 
+/// What an attempt has; nullopt: it is over. Where nothing is said of the leader's ranks, somebody who was late has made
+/// its folder again, for what he writes.
+std::optional<std::set<std::string>> names_in_attempt(const fs::path& folder) {
+  auto names = names_in(folder);
+  if (names && names->count(std::string(kRanks) + "0") == 0) names.reset();
+  return names;
+}
+
 Result<RanksRecord> read_ranks(const fs::path& path) {
   CKPT_TRY_ASSIGN(const std::string text, io::read_file(path, kMostRanksBytes));
   return decode_ranks(as_bytes(text));
@@ -124,8 +132,9 @@ class Joint {
 
   /// Of the others: until the leader has ended it, one way or the other.
   Result<void> wait_for_end(PersistReport& report) {
-    while (names_in(folder_)) {
-      if (auto paused = pause("the agent of rank 0 has not finished"); !paused && names_in(folder_)) return paused;
+    while (names_in_attempt(folder_)) {
+      auto paused = pause("the agent of rank 0 has not finished");
+      if (!paused && names_in_attempt(folder_)) return paused;
     }
     (void)names_in(request_.directory);
     report.path = request_.directory / folder_name(request_.step);
@@ -194,7 +203,7 @@ class Joint {
   }
 
   Result<std::set<std::string>> names_now() const {
-    if (auto names = names_in(folder_)) return std::move(*names);
+    if (auto names = names_in_attempt(folder_)) return std::move(*names);
     return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
   }
 
@@ -403,7 +412,8 @@ void remove_attempt(const fs::path& folder) {
 std::optional<Attempt> find_attempt(const fs::path& directory) {
   std::vector<Attempt> found;
   for (const fs::path& folder : folders_in(directory)) {
-    if (auto one = attempt_of(folder)) found.push_back(std::move(*one));
+    auto one = attempt_of(folder);
+    if (one && names_in_attempt(folder)) found.push_back(std::move(*one));
   }
   return found.size() == 1 ? std::optional(std::move(found.front())) : std::nullopt;
 }
@@ -426,8 +436,10 @@ Result<PersistReport> lead_persist(const PersistRequest& request, const JointCon
 Result<PersistReport> join_persist(const PersistRequest& request, const Attempt& attempt, const JointControl& control,
                                    const Cancel& cancel) {
   Joint joint(request, attempt.folder, control, cancel);
-  CKPT_TRY_ASSIGN(PersistReport report, joint.take_part());
-  CKPT_TRY(joint.wait_for_end(report));
+  auto report = joint.take_part();
+  if (auto ended = report ? joint.wait_for_end(*report) : Result<void>(); !ended) report = ended.error();
+  joint.end();
+  if (!names_in_attempt(attempt.folder)) remove_attempt(attempt.folder);  // what this one has made again
   return report;
 }
 

@@ -22,7 +22,7 @@ struct Attempt {
   uint64_t step = 0;
 };
 
-/// The one that is under way; nullopt: none.
+/// The one that is under way, with its leader's ranks in it; nullopt: none.
 std::optional<Attempt> find_attempt(const std::filesystem::path& directory);
 
 struct JointControl {

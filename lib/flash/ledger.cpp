@@ -127,13 +127,18 @@ Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) co
   return found ? Choice::kGranted : pinned ? Choice::kPinned : Choice::kBusy;
 }
 
-bool Ledger::keeps_before(uint32_t number, const RankState& state) const {
-  return state.kept && !state.buffer_of(*state.kept) && holder(number, *state.kept);
+bool Ledger::needs_before(uint32_t number, const RankState& state) const {
+  const std::optional<uint64_t> kept = state.kept ? state.kept : state.kept_by_former;
+  if (kept && !state.buffer_of(*kept) && holder(number, *kept)) return true;
+  uint32_t complete = 0;
+  for (uint32_t i = 0; i < state.segment->shape().buffers; ++i)
+    complete += state.segment->slot(i).complete() && !state.use[i].writing ? 1 : 0;
+  return several_nodes() && !state.partner_copy && complete < state.segment->shape().buffers;
 }
 
 void Ledger::settle() {
   for (auto& [number, state] : ranks_) {
-    if (!state.partner_copy || !state.before || !state.segment || keeps_before(number, state)) continue;
+    if (!state.partner_copy || !state.before || !state.segment || needs_before(number, state)) continue;
     for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
       if (state.segment->slot(i).complete() && !state.use[i].writing) state.before.reset();
     }
@@ -144,7 +149,7 @@ void Ledger::settle() {
     if (!state.partner_copy && !state.buffer_of(*newest)) return;
   }
   for (auto& [number, state] : ranks_) {
-    if (!state.partner_copy && !keeps_before(number, state)) state.before.reset();
+    if (!state.partner_copy && state.before && !needs_before(number, state)) state.before.reset();
   }
 }
 

@@ -28,6 +28,7 @@ struct RankState {
   std::shared_ptr<Segment> before;  ///< of another layout, until the first step of this one is complete on all ranks
   std::array<BufferUse, kMostBuffers> use_before;
   std::optional<uint64_t> kept;     ///< the step that the trainer wants kept, whatever is saved after it
+  std::optional<uint64_t> kept_by_former;  ///< that the one before it did, until this one has saved or said something
   bool partner_copy = false;        ///< of a rank of another node: no step of this node waits for it
 
   /// The last one, where it was saved twice.
@@ -80,7 +81,8 @@ class Ledger {
   /// that the trainer wants kept; if it named none, of the newest common step, or of a partner copy's newest. kPinned:
   /// only the trainer's own mapping stands in the way.
   Choice choose(uint32_t rank, uint64_t step, uint32_t& buffer) const;
-  /// Drops segments of former layouts that the newest common step no longer needs.
+  /// Drops segments of former layouts that the newest common step no longer needs; where there are several nodes, once
+  /// every buffer of the new one has a step.
   void settle();
   /// The connection has ended; `connections`: how many there have been.
   void owner_left(uint64_t connection, uint64_t connections);
@@ -94,8 +96,8 @@ class Ledger {
   std::optional<Held> holder(uint32_t number, uint64_t step) const;
 
  private:
-  /// The step that the trainer wants kept is of the former layout.
-  bool keeps_before(uint32_t number, const RankState& state) const;
+  /// The step that the trainer wants kept is of the former layout, or the job's other nodes may not have a later one.
+  bool needs_before(uint32_t number, const RankState& state) const;
 
   std::map<uint32_t, RankState> ranks_;
   uint32_t expected_ = 0, world_ = 0;

@@ -48,6 +48,7 @@ void Persister::add(Wanted what) {
   if (follows()) {
     look_soon_until_us_ = monotonic_us() + kSoonFor;
     next_look_us_ = 0;
+    if (!what.offered) promise(what.step);
     return;
   }
   auto join = [&](Wanted& to) {
@@ -87,6 +88,7 @@ void Persister::saved(uint64_t step, bool persist) {
 }
 
 void Persister::work() {
+  if (monotonic_us() >= promised_until_us_) promise({});
   begin_wanted();
   look_for_attempt();
 }
@@ -96,6 +98,11 @@ void Persister::begin_wanted() {
   Wanted wanted = std::move(wanted_.front());
   wanted_.pop_front();
   std::vector<Held> ranks = ledger_.holders(wanted.step);
+  if (const auto newest = ledger_.newest_common();
+      ranks.size() != ledger_.expected() && wanted.done.empty() && newest > wanted.step) {
+    wanted.step = *newest;  // it was saved over while another one was being put together
+    ranks = ledger_.holders(wanted.step);
+  }
   if (ranks.empty() || ranks.size() != ledger_.expected())
     return finish(wanted, fail(Code::kMismatch, "", ledger_.why_not_common(wanted.step)));
   if (ledger_.several_nodes() && options_.format != "dcp") {
@@ -103,6 +110,16 @@ void Persister::begin_wanted() {
                               .with_hint("--to dcp; ckpt convert makes the others of it"));
   }
   begin(std::move(wanted), std::move(ranks), {});
+}
+
+uint64_t Persister::lateness_us() const { return std::min(kMostLate, options_.agree_ms * 1000 / 2); }
+
+void Persister::promise(std::optional<uint64_t> step) {
+  for (const Held& held : std::exchange(promised_, {})) count(held, -1);
+  if (!step) return;
+  promised_ = ledger_.holders(*step);
+  promised_until_us_ = monotonic_us() + lateness_us();
+  for (const Held& held : promised_) count(held, 1);
 }
 
 void Persister::look_for_attempt() {
@@ -114,9 +131,10 @@ void Persister::look_for_attempt() {
   const Wanted wanted{attempt->step, options_.directory, {}};
   std::vector<Held> ranks = ledger_.holders(attempt->step);
   const bool complete = ranks.size() == ledger_.expected();
+  if (!complete) promise({});  // it is another step: its trainers may not wait for a buffer
   if (!complete && ledger_.newest_common().value_or(0) <= attempt->step) {  // this node may be later than the leader's
     if (std::exchange(awaited_attempt_, attempt->folder) != attempt->folder)
-      late_until_us_ = now + std::min(kMostLate, options_.agree_ms * 1000 / 2);
+      late_until_us_ = now + lateness_us();
     next_look_us_ = std::min(now + kLookSoon, late_until_us_);
     if (now < late_until_us_) return;
   }
@@ -147,6 +165,7 @@ void Persister::begin(Wanted what, std::vector<Held> ranks, const std::optional<
   for (const Held& held : working_ranks_) sequences_.push_back(held.segment->slot(held.buffer).sequence);
   needed_ = true;
   (void)hold();
+  promise({});
   background_.start([this, request = std::move(request), attempt, several = ledger_.several_nodes()]() mutable {
     // The training goes first.
     if (!stop_.requested()) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);

@@ -30,8 +30,9 @@ class Persister {
             const Cancel& cancel, const Tell& tell)
       : options_(options), ledger_(ledger), background_(background), stop_(stop), cancel_(cancel), tell_(tell) {}
 
-  /// Of those that nobody waits for only the newest is written. Where another node's agent leads nothing is: that one
-  /// is looked for more often.
+  /// Of those that nobody waits for only the newest is written, and where one has been saved over meanwhile the newest
+  /// there is. Where another node's agent leads nothing is: that one is looked for more often, and what it will want is
+  /// held for some time.
   void want(uint64_t step, const std::filesystem::path& directory = {}, Done done = {});
   /// As `want`, of a step that nobody has asked for: until all nodes have joined no save waits for it, or is skipped.
   void offer(uint64_t step);
@@ -75,6 +76,10 @@ class Persister {
 
   void begin_wanted();
   void look_for_attempt();
+  /// Until the leader wants this step: nobody may write over it. No step: nothing is held any more.
+  void promise(std::optional<uint64_t> step);
+  /// How long a node's trainers may be later with a step than those of rank 0's node.
+  uint64_t lateness_us() const;
   /// `attempt`: of another node's agent.
   void begin(Wanted what, std::vector<Held> ranks, const std::optional<Attempt>& attempt);
   JointControl control();
@@ -97,6 +102,8 @@ class Persister {
   std::vector<uint64_t> sequences_;  ///< of their buffers, when the work began
   bool holds_ = false, needed_ = true;
   const std::thread::id loop_ = std::this_thread::get_id();
+  std::vector<Held> promised_;       ///< of one step, that the leader will want
+  uint64_t promised_until_us_ = 0;
   std::set<uint64_t> due_;  ///< to be persisted once every rank has it, or where one never will a later one
   std::optional<uint64_t> persisted_;
   std::filesystem::path last_attempt_;     ///< of another agent, that this one has taken part in or declined

@@ -431,6 +431,20 @@ class Flash(unittest.TestCase):
         wait_until(lambda: engines[0].status()["persisted_step"] == 1)
         self.check_whole(1)
 
+    def test_an_attempt_that_was_over_and_whose_folder_came_back_is_none(self):
+        agents, engines = self.two_nodes()
+        for rank in (0, 1):
+            engines[rank].save_parts(1, *self.shards(rank, 1), persist=True)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/ranks-0")))
+        (self.base / "c" / ".ckpt-joint-iter_0000001-0123456789abcdef" / "part-2").mkdir(0o700, parents=True)
+        for rank in (2, 3):
+            engines[rank].save_parts(1, *self.shards(rank, 1))
+        wait_until(lambda: engines[0].status()["persisted_step"] == 1)
+        for rank, engine in enumerate(engines):
+            engine.save_parts(2, *self.shards(rank, 2), persist=True)
+        wait_until(lambda: all(engine.status()["persisted_step"] == 2 for engine in engines))
+        self.check_whole(2)  # and nothing is left
+
     def test_nodes_that_do_not_agree_write_nothing(self):
         agents, engines = self.two_nodes("--grace", "1", "--agree", "6")
         for rank in (0, 1):
@@ -791,6 +805,33 @@ class Flash(unittest.TestCase):
             wait_until(lambda: self.steps_on_disk() == [101], 10)
             self.tearDown()
             self.setUp()
+
+    def test_a_storage_step_saved_over_while_nodes_still_put_one_together_is_followed_by_the_newest(self):
+        agents = [self.node("a"), self.node("b", "--rate", "400K")]
+        engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank]), if_busy="wait") for rank in (0, 1)]
+        for engine in engines:
+            engine.save(1, {f"w{engine.rank}": numpy.full(50_000, 1.0)}, persist=True)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/written-0")))  # the first node's memory is free
+        for step in (2, 3, 4):
+            engines[0].save(step, {"w0": numpy.full(50_000, float(step))}, persist=step == 2)
+        self.assertEqual(engines[0].status()["persisting_step"], 1)
+        for step in (2, 3, 4):
+            engines[1].save(step, {"w1": numpy.full(50_000, float(step))}, persist=step == 2)
+        wait_until(lambda: self.steps_on_disk() == [1, 4])
+        self.assertNotIn("was not persisted", agents[0].text() + agents[1].text())
+
+    def test_a_storage_step_stays_until_the_node_that_leads_has_it(self):
+        self.node("a")
+        self.node("b", "--agree", "4")
+        engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank])) for rank in (0, 1)]
+        engines[1].save(1, {"w": numpy.full(9, 1.0)}, persist=True)
+        self.assertEqual([bool(engines[1].save(step, {"w": numpy.full(9, float(step))})) for step in (2, 3)], [True, False])
+        engines[0].save(1, {"w": numpy.full(9, 1.0)}, persist=True)
+        wait_until(lambda: self.steps_on_disk() == [1] and all(engine.status()["persisted_step"] == 1 for engine in engines))
+        for engine in engines[::-1]:  # where that one never comes to want it nobody waits for long
+            engine.if_busy = "wait"
+            for step in (4, 5, 6) if engine.rank == 1 else ():
+                self.assertTrue(engine.save(step, {"w": numpy.full(9, float(step))}, persist=step == 4))
 
     # --- going back ---
 

@@ -144,6 +144,38 @@ TEST_CASE("ledger: of a former layout the newest step stays until all ranks have
   CHECK(ledger.rank(0).before == nullptr);
 }
 
+TEST_CASE("ledger: of several nodes one has the step of a former layout until it has two of the new") {
+  Ledger ledger = two_ranks();
+  ledger.expect(2, 4);
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
+  for (uint32_t rank : {0u, 1u}) {
+    RankState& state = ledger.rank(rank);
+    state.before = std::exchange(state.segment, segment(rank, 2, 2000));
+    save(ledger, rank, 2);
+  }
+  ledger.settle();
+  CHECK(ledger.common_steps() == std::vector<uint64_t>{1, 2});  // another node may have died before it had 2
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 3);
+  ledger.settle();
+  CHECK(ledger.common_steps() == std::vector<uint64_t>{2, 3});
+}
+
+TEST_CASE("ledger: what a trainer that is gone wanted kept stays of a former layout until the next one says otherwise") {
+  Ledger ledger = two_ranks();
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
+  for (uint32_t rank : {0u, 1u}) {
+    RankState& state = ledger.rank(rank);
+    state.before = std::exchange(state.segment, segment(rank, 2, 2000));
+    state.kept_by_former = 1;
+    for (uint64_t step : {2u, 3u}) save(ledger, rank, step);
+  }
+  ledger.settle();
+  CHECK(ledger.holders(1).size() == 2);
+  for (uint32_t rank : {0u, 1u}) ledger.rank(rank).kept_by_former.reset();
+  ledger.settle();
+  CHECK(ledger.holders(1).empty());
+}
+
 TEST_CASE("segment: another agent takes it up with its steps; what can change its size, or lies, is refused") {
   auto made = segment(1, 2);
   made->begin(1);
