@@ -88,6 +88,19 @@ Result<std::string> read_objects(const Held& held) {
   return out;
 }
 
+Result<Hash128> hash_memory(const Held& held, uint64_t offset, uint64_t length, const Cancel& cancel) {
+  constexpr uint64_t kBlock = 512 << 10;
+  Xxh3 hash;
+  std::vector<std::byte> block(std::min(kBlock, length));
+  for (uint64_t at = 0; at < length; at += block.size()) {
+    CKPT_TRY(cancel.check());
+    block.resize(std::min<uint64_t>(kBlock, length - at));
+    CKPT_TRY(io::pread_exact(held.segment->fd(), block, offset + at, "segment"));
+    hash.update(block);
+  }
+  return hash.digest();
+}
+
 Result<tensor::Catalog> catalog_of(const std::vector<Held>& ranks, const std::string& format,
                                    std::vector<std::string>& notes) {
   tensor::Catalog out = empty_catalog(format == "torch_dist" ? "torch_dist" : "dcp");
@@ -126,9 +139,12 @@ Result<Ownership> Ownership::of(const std::vector<RankRecord>& ranks) {
   for (const RankRecord& rank : ranks) {
     CKPT_TRY_ASSIGN(const BufferLayout layout, decode_layout(as_bytes(rank.layout)));
     whole.files.push_back({fmt::format("rank {}", rank.rank), layout.data_bytes});
-    for (const LayoutTensor& entry : layout.tensors) {
+    for (size_t i = 0; i < layout.tensors.size(); ++i) {
+      const LayoutTensor& entry = layout.tensors[i];
       CKPT_TRY(tensors.add(entry, rank.rank, {rank.rank, entry.offset, entry.bytes}));
-      out.shards_.try_emplace({entry.key, entry.global_offset, entry.shape}, rank.rank);
+      Owner owner{rank.rank, {}};
+      if (i < rank.hashes.size() && !(rank.hashes[i] == Hash128{})) owner.hash = rank.hashes[i];
+      out.shards_.try_emplace({entry.key, entry.global_offset, entry.shape}, owner);
     }
     CKPT_TRY_ASSIGN(const auto stored, decode_objects(as_bytes(rank.objects)));
     for (const StoredObject& object : stored) {
@@ -140,9 +156,19 @@ Result<Ownership> Ownership::of(const std::vector<RankRecord>& ranks) {
   return out;
 }
 
-uint32_t Ownership::rank_of(const LayoutTensor& tensor) const {
+const Ownership::Owner* Ownership::owner_of(const LayoutTensor& tensor) const {
   const auto found = shards_.find({tensor.key, tensor.global_offset, tensor.shape});
-  return found == shards_.end() ? UINT32_MAX : found->second;
+  return found == shards_.end() ? nullptr : &found->second;
+}
+
+uint32_t Ownership::rank_of(const LayoutTensor& tensor) const {
+  const Owner* owner = owner_of(tensor);
+  return owner == nullptr ? UINT32_MAX : owner->rank;
+}
+
+std::optional<Hash128> Ownership::hash_of(const LayoutTensor& tensor) const {
+  const Owner* owner = owner_of(tensor);
+  return owner == nullptr ? std::nullopt : owner->hash;
 }
 
 uint32_t Ownership::rank_of(const StoredObject& object) const {

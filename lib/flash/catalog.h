@@ -28,11 +28,18 @@ class Ownership {
   /// Who writes it; UINT32_MAX: nobody has said that it has such a thing.
   uint32_t rank_of(const LayoutTensor& tensor) const;
   uint32_t rank_of(const StoredObject& object) const;
+  /// Of the bytes that are written; nullopt: it has not been said.
+  std::optional<Hash128> hash_of(const LayoutTensor& tensor) const;
 
  private:
   Ownership() = default;
+  struct Owner {
+    uint32_t rank;
+    std::optional<Hash128> hash;
+  };
+  const Owner* owner_of(const LayoutTensor& tensor) const;
   tensor::Catalog whole_;
-  std::map<std::tuple<std::string, tensor::Shape, tensor::Shape>, uint32_t> shards_;
+  std::map<std::tuple<std::string, tensor::Shape, tensor::Shape>, Owner> shards_;
   std::map<std::string, uint32_t> objects_;
 };
 
@@ -48,5 +55,7 @@ Result<tensor::Catalog> part_of(const std::vector<Held>& ranks, const Ownership&
 tensor::KeyPath key_path(const std::vector<Step>& steps);
 
 Result<std::string> read_objects(const Held& held);
+/// Of a range of the segment.
+Result<Hash128> hash_memory(const Held& held, uint64_t offset, uint64_t length, const Cancel& cancel);
 
 }  // namespace ckpt::flash

@@ -65,8 +65,8 @@ std::optional<std::set<std::string>> names_in(const fs::path& folder) {
   return out;
 }
 
-/// What an attempt has; nullopt: it is over. Where nothing is said of the leader's ranks, somebody who was late has made
-/// its folder again, for what he writes.
+/// What an attempt has; nullopt: it is over. Where nothing is said of the leader's ranks, somebody who was late has
+/// made its folder again, for what he writes.
 std::optional<std::set<std::string>> names_in_attempt(const fs::path& folder) {
   auto names = names_in(folder);
   if (names && names->count(std::string(kRanks) + "0") == 0) names.reset();
@@ -163,9 +163,25 @@ class Joint {
     RanksRecord record{request_.step, request_.world, {}};
     for (const Held& held : request_.ranks) {
       CKPT_TRY_ASSIGN(std::string objects, read_objects(held));
-      record.ranks.push_back({held.rank, held.segment->layout_text(), std::move(objects), {}, {}});
+      CKPT_TRY_ASSIGN(auto hashes, hash_small(held));
+      record.ranks.push_back({held.rank, held.segment->layout_text(), std::move(objects), std::move(hashes), {}});
     }
     return put_file(folder_, kRanks + std::to_string(first_rank()), encode_ranks(record));
+  }
+
+  /// So that no other node keeps what it has alike. Zeros: it is not said.
+  Result<std::vector<Hash128>> hash_small(const Held& held) const {
+    constexpr uint64_t kMost = uint64_t{256} << 20;
+    std::vector<Hash128> out;
+    uint64_t hashed = 0;
+    for (const LayoutTensor& tensor : held.segment->layout().tensors) {
+      Hash128& hash = out.emplace_back();
+      if (tensor.bytes > std::min(kMostOwnTensor, kMost - hashed)) continue;
+      hashed += tensor.bytes;
+      const uint64_t at = held.segment->buffer_offset(held.buffer) + tensor.offset;
+      CKPT_TRY_ASSIGN(hash, hash_memory(held, at, tensor.bytes, cancel_));
+    }
+    return out;
   }
 
   /// Until every rank of the job has been published; then it is known who writes what.
@@ -305,10 +321,12 @@ class Joint {
   }
 
   /// A replica gets the hash of what was written in its place, with a note where that is another, unless it is kept.
-  Result<void> write_ranks(const fs::path& staged, std::vector<std::string>& notes) const {
+  Result<void> write_ranks(const fs::path& staged, std::vector<std::string>& notes) {
     RanksRecord record{request_.step, request_.world, {}};
-    for (const Node& node : nodes_)
-      record.ranks.insert(record.ranks.end(), node.ranks.ranks.begin(), node.ranks.ranks.end());
+    for (Node& node : nodes_) {
+      auto& ranks = node.ranks.ranks;
+      std::move(ranks.begin(), ranks.end(), std::back_inserter(record.ranks));
+    }
     std::sort(record.ranks.begin(), record.ranks.end(),
               [](const RankRecord& a, const RankRecord& b) { return a.rank < b.rank; });
     std::map<std::string, Hash128> written;

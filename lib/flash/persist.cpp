@@ -29,8 +29,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kBlock = 512 << 10;
-/// Of a tensor, and of all of a rank, that is kept though the checkpoint has another rank's (states of random numbers).
-constexpr uint64_t kMostOwnTensor = 1 << 20, kMostOwn = 64 << 20;
 
 /// Slows down whoever reports progress to so many bytes a second.
 class Throttle : public ProgressSink {
@@ -129,21 +127,10 @@ class Persist {
     make_helpers(request_.workers, pool);
     return side_by_side(pool ? &*pool : nullptr, work.size(), [&](size_t i) -> Result<void> {
       const tensor::FileRange& where = work[i].second->where;
-      CKPT_TRY_ASSIGN(hashes_[i], hash_of(request_.ranks[where.file], where.offset, where.length));
+      CKPT_TRY_ASSIGN(hashes_[i],
+                      flash::hash_memory(request_.ranks[where.file], where.offset, where.length, cancel_));
       return {};
     });
-  }
-
-  Result<Hash128> hash_of(const Held& held, uint64_t offset, uint64_t length) const {
-    Xxh3 hash;
-    std::vector<std::byte> block(std::min(kBlock, length));
-    for (uint64_t at = 0; at < length; at += block.size()) {
-      CKPT_TRY(cancel_.check());
-      block.resize(std::min<uint64_t>(kBlock, length - at));
-      CKPT_TRY(io::pread_exact(held.segment->fd(), block, offset + at, "segment"));
-      hash.update(block);
-    }
-    return hash.digest();
   }
 
   Result<void> verify(const fs::path& folder);
@@ -233,10 +220,12 @@ Result<void> Persist::describe_tensors(const Held& held, RankRecord& out) {
       continue;
     }
     const uint64_t at = held.segment->buffer_offset(held.buffer) + tensor.offset;
-    CKPT_TRY_ASSIGN(const Hash128 own, hash_of(held, at, tensor.bytes));
+    CKPT_TRY_ASSIGN(const Hash128 own, flash::hash_memory(held, at, tensor.bytes, cancel_));
     const bool differs = place && !(own == hashes_[*place]);
-    // What another node writes may differ; the leader knows.
-    const bool keep = (differs || !place) && tensor.bytes <= std::min(kMostOwnTensor, kMostOwn - kept);
+    // What another node writes may differ; where its agent has not said so, the leader knows.
+    const bool may_differ = !place && !(request_.part && request_.part->owners.hash_of(tensor) == own);
+    const bool keep =
+        (differs || may_differ) && tensor.bytes <= std::min(kMostOwnTensor, most_own(request_.world) - kept);
     if (keep) {
       std::string bytes(tensor.bytes, 0);
       CKPT_TRY(io::pread_exact(held.segment->fd(), {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}, at,

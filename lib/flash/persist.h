@@ -15,6 +15,14 @@
 
 namespace ckpt::flash {
 
+/// Of a tensor that is kept for a rank though the checkpoint has another rank's (states of random numbers).
+constexpr uint64_t kMostOwnTensor = 1 << 20;
+/// Of all such tensors of one rank: the agent of rank 0 holds those of all ranks.
+constexpr uint64_t most_own(uint32_t world) {
+  constexpr uint64_t kOfRank = 64 << 20, kOfAll = 512 << 20;
+  return world == 0 || kOfAll / world > kOfRank ? kOfRank : kOfAll / world;
+}
+
 /// Beside the checkpoint's own files: each rank's layout and objects, and hashes of its tensors (man/ckpt-agent.7).
 constexpr const char* kRanksFile = "flash.ranks";
 

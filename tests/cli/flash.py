@@ -901,6 +901,21 @@ class Flash(unittest.TestCase):
             loaded = engine.load(level="storage")
             self.assertEqual([int(loaded[name][0]) for name in ("rng", "same")], [rank, 7])
 
+    def test_of_small_tensors_a_node_keeps_those_that_differ(self):
+        self.node("a", "--rate", "1M")
+        self.node("b")
+        engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank])) for rank in (0, 1)]
+        alike = {f"bias{at}": numpy.full(2000, float(at)) for at in range(100)}
+        for rank, engine in enumerate(engines):
+            engine.save(1, dict(alike, rng=numpy.full(4, rank)), persist=True)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/written-1")))
+        part, = (self.base / "c").glob(".ckpt-joint-*/part-1/flash.ranks")
+        self.assertLess(part.stat().st_size, 50_000)
+        wait_until(lambda: all(engine.status()["persisted_step"] == 1 for engine in engines))
+        for rank, engine in enumerate(engines):
+            loaded = engine.load(level="storage")
+            self.assertEqual((int(loaded["rng"][0]), float(loaded["bias7"][0])), (rank, 7.0))
+
     def test_another_number_of_ranks_gets_what_all_had_alike_or_nothing(self):
         for state, refused in ((lambda rank: {f"layers.{rank}": numpy.full(4, rank)}, True), (lambda rank: {"w": numpy.full(4, 7)}, False)):
             agent = self.agent()

@@ -160,7 +160,7 @@ TEST_CASE("ledger: of several nodes one has the step of a former layout until it
   CHECK(ledger.common_steps() == std::vector<uint64_t>{2, 3});
 }
 
-TEST_CASE("ledger: what a trainer that is gone wanted kept stays of a former layout until the next one says otherwise") {
+TEST_CASE("ledger: what a trainer that is gone wanted kept stays until the next one says otherwise") {
   Ledger ledger = two_ranks();
   for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
   for (uint32_t rank : {0u, 1u}) {
