@@ -6,6 +6,7 @@
 import ctypes
 import fcntl
 import json
+import mmap
 import os
 import pathlib
 import shutil
@@ -1035,6 +1036,40 @@ class Flash(unittest.TestCase):
             for kind in (DECLARE, ADOPT, BEGIN, COMMIT):
                 self.assertEqual(self.ask(peer, kind)[0], 2, kind)
         self.assertTrue(same(good.load(), state_of(1)))
+
+    def test_buffers_that_are_half_written_or_lie_are_offered_to_nobody(self):
+        self.agent()
+        engine = self.engine()
+        for step in (1, 2):
+            engine.save(step, state_of(step))
+        segment = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if os.path.realpath(f"/proc/self/fd/{fd}").startswith("/memfd:ckpt-flash"))
+        with mmap.mmap(segment, os.fstat(segment).st_size) as memory:  # what a trainer that has gone mad can write to
+            newest = next(slot for slot in (128, 192) if struct.unpack_from("<Q", memory, slot + 8)[0] == 2)
+            good = memory[newest:newest + 32]
+            sequence, step, objects, saved = struct.unpack("<4Q", good)
+            for lie in ((sequence + 1, step, objects, saved), (0, step, objects, saved), (sequence, step, 2**40, saved), (sequence, 2**64 - 1, objects, saved)):
+                struct.pack_into("<4Q", memory, newest, *lie)
+                self.assertEqual(engine.status()["ranks"][0]["steps"], [1], lie)
+                self.assertTrue(same(engine.load(), state_of(1)))
+                self.ckpt("persist", self.base / "c", "--step", 2, code=4)
+            memory[newest:newest + 32] = good
+            self.assertTrue(same(engine.load(), state_of(2)))
+            # Of the header the agent believes nothing after it was made; objects are what they are when they are read.
+            header = memory[:128]
+            memory[8:128] = b"\xff" * 120
+            self.assertEqual(engine.status()["ranks"][0]["steps"], [1, 2])
+            self.ckpt("persist", self.base / "c", "--step", 1)
+            memory[:128] = header
+            at, = struct.unpack_from("<Q", memory, 40)
+            stride, data = struct.unpack_from("<2Q", memory, 48)
+            place = at + (newest - 128) // 64 * stride + data
+            for junk in (b"\xff" * 8, struct.pack("<II", 0x314A424F, 2**31), b"\0" * objects):
+                kept = memory[place:place + objects]
+                memory[place:place + len(junk)] = junk
+                self.ckpt("persist", self.base / "c", "--step", 2, code=1)
+                memory[place:place + objects] = kept
+            self.ckpt("persist", self.base / "c", "--step", 2)
+        self.assertEqual(self.steps_on_disk(), [1, 2])
 
     def test_layouts_and_segments_that_lie_are_refused(self):
         self.agent()

@@ -3,10 +3,13 @@
 // "sent:T", "received:T", T being the type of a message of man/ckpt-agent.7; functions of libc, before they are called;
 // "rename:STEM", STEM being what the new name begins with, without digits; "verify", where a checkpoint's metadata are
 // opened for reading; and what the process itself reaches.
+// A slow disk: with SLOW_STORAGE_US each write of a page to a file and each fsync takes so long; with
+// SLOW_STORAGE_UNTIL it takes until there is a file of that name.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -27,6 +31,8 @@ struct Slot {
 };
 
 static struct Slot *slots, *own;
+static useconds_t slow_us;
+static const char* slow_until;
 
 void kill_points_as(int number) { own = slots == NULL ? NULL : slots + number; }
 
@@ -39,7 +45,9 @@ void kill_points_reach(const char* point) {
 }
 
 __attribute__((constructor)) static void set_up(void) {
-  const char *file = getenv("KILL_POINTS"), *number = getenv("KILL_POINTS_SLOT");
+  const char *file = getenv("KILL_POINTS"), *number = getenv("KILL_POINTS_SLOT"), *slow = getenv("SLOW_STORAGE_US");
+  if (slow != NULL) slow_us = (useconds_t)atoi(slow);
+  slow_until = getenv("SLOW_STORAGE_UNTIL");
   if (file == NULL) return;
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CLOEXEC);
   if (fd < 0) _exit(99);
@@ -102,19 +110,31 @@ int open(const char* path, int flags, ...) {
   return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-#define POINT(type, name, parameters, arguments) \
-  type name parameters {                         \
-    REAL(name);                                  \
-    kill_points_reach(#name);                    \
-    return real arguments;                       \
+static void take_time(int fd, size_t size) {
+  struct stat st;
+  if (size < 4096 || fstat(fd, &st) != 0 || st.st_nlink == 0) return;  // what the page cache takes, and memory
+  if (slow_us > 0) usleep(slow_us);
+  while (slow_until != NULL && access(slow_until, F_OK) != 0) usleep(10000);
+}
+
+#define POINT_AND(type, name, parameters, arguments, before) \
+  type name parameters {                                     \
+    REAL(name);                                              \
+    kill_points_reach(#name);                                \
+    before;                                                  \
+    return real arguments;                                   \
   }
+#define POINT(type, name, parameters, arguments) POINT_AND(type, name, parameters, arguments, (void)0)
+#define SLOW_POINT(type, name, parameters, arguments, size) \
+  POINT_AND(type, name, parameters, arguments, take_time(fd, size))
 
 POINT(ssize_t, write, (int fd, const void* data, size_t size), (fd, data, size))
-POINT(ssize_t, pwrite, (int fd, const void* data, size_t size, off_t offset), (fd, data, size, offset))
-POINT(ssize_t, copy_file_range, (int from, off64_t* at, int to, off64_t* there, size_t size, unsigned flags),
-      (from, at, to, there, size, flags))
+SLOW_POINT(ssize_t, pwrite, (int fd, const void* data, size_t size, off_t offset), (fd, data, size, offset), size)
+SLOW_POINT(ssize_t, copy_file_range,
+           (int from, off64_t* at, int fd, off64_t* there, size_t size, unsigned flags),
+           (from, at, fd, there, size, flags), size)
 POINT(ssize_t, pread, (int fd, void* data, size_t size, off_t offset), (fd, data, size, offset))
-POINT(int, fsync, (int fd), (fd))
+SLOW_POINT(int, fsync, (int fd), (fd), SIZE_MAX)
 POINT(int, mkdir, (const char* path, mode_t mode), (path, mode))
 POINT(char*, mkdtemp, (char* path), (path))
 POINT(int, unlinkat, (int folder, const char* path, int flags), (folder, path, flags))
