@@ -20,6 +20,7 @@
 #include "lib/engine/beside.h"
 #include "lib/engine/check.h"
 #include "lib/engine/estimate.h"
+#include "lib/remote/home_network.h"
 #include "lib/remote/url.h"
 #include "lib/store/job.h"
 
@@ -253,6 +254,7 @@ Result<void> work_where_it_is(int& pid, Context& context, const std::function<Re
     report_error(done.error(), global);
     return exit_code(done.error().code);
   };
+  CKPT_TRY(remote::remember_network());  // URLs are those of whoever called ckpt
   CKPT_TRY_ASSIGN(context.exit_status, engine::run_beside(*there, inside, ended));
   return {};
 }

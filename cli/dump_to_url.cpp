@@ -19,6 +19,8 @@ namespace {
 
 /// What the parts on their way take of --max-memory.
 constexpr uint64_t kUploadMemory = 96 << 20, kLeastMemory = 64 << 20;
+/// Room for what an image has beside its pages, as a rule.
+constexpr uint64_t kFolder = 64 << 20;
 
 bool are_beside(const std::string& one, const std::string& other) {
   const size_t last = remote::last_part(one);
@@ -48,8 +50,10 @@ Result<std::unique_ptr<ImageUpload>> ImageUpload::prepare(DumpFlags& flags, Cont
   std::unique_ptr<ImageUpload> out;
   if (!remote::is_url(flags.dir)) return out;
   CKPT_TRY(check_parent(flags));
-  if (state::entered() != nullptr)
-    return Error(Code::kUnsupported, flags.dir, "cannot be reached from the namespaces that the process is in")
+  CKPT_TRY_ASSIGN(const remote::Url url, remote::parse_url(flags.dir));
+  if (state::entered() != nullptr && url.scheme == remote::Url::Scheme::kCommand)
+    return Error(Code::kUnsupported, flags.dir,
+                 "is a program, which those who are in the namespaces of the process would have in their hands")
         .with_hint("dump to a folder, and copy that");
   out.reset(new ImageUpload(flags, context));
   CKPT_TRY_ASSIGN(out->objects_, remote::Upload::open(flags.dir, {false, flags.options.force, {}}, &context.cancel));
@@ -66,7 +70,9 @@ Result<void> ImageUpload::choose_folder(DumpFlags& flags) {
     options.dir = fs::path(flags.prev).parent_path() / url.substr(remote::last_part(url));
     return {};
   }
-  CKPT_TRY_ASSIGN(scratch_, remote::ScratchFolder::make());
+  // All but the pages fits into memory where TMPDIR has no room for it; with --rehearse the pages come, too.
+  const uint64_t room = options.rehearse ? 0 : kFolder;
+  CKPT_TRY_ASSIGN(scratch_, remote::ScratchFolder::make_with(room));
   options.dir = scratch_.path() / "image";
   options.no_prev = true;
   return {};
@@ -76,6 +82,15 @@ void ImageUpload::attach(engine::DumpOptions& options) {
   options.publish = [this](const fs::path& folder) { return upload(folder); };
   options.published_as = remote::without_slashes(url_);
   options.kept = [this] { uploaded_ = false; };
+  // The tree may take this process along: what is told is told now, and nothing is left behind.
+  if (const auto told = options.before_common_end) {
+    options.before_common_end = [this, told](engine::DumpReport report) {
+      say_what_was_dear();
+      report.dir = url_;
+      told(report);
+      scratch_ = {};
+    };
+  }
   if (options.rehearse) return;  // which reads the pages again
   options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {
     return take(file, offset, data);
@@ -133,7 +148,13 @@ Result<void> ImageUpload::upload_file(const fs::path& path) {
   return object->finish();
 }
 
+void ImageUpload::say_what_was_dear() {
+  if (objects_->waited())
+    context_.out.info("note: TMPDIR had no room for what waits for the network, so that the process waited, too");
+}
+
 void ImageUpload::finish(Result<engine::DumpReport>& outcome) {
+  if (outcome) say_what_was_dear();
   if (outcome)
     outcome->dir = url_;
   else if (uploaded_)

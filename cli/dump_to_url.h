@@ -22,8 +22,8 @@ Result<void> resolve_parent(DumpFlags& flags, Context& context);
 class ImageUpload {
  public:
   /// Null: -f names a folder. Else opens the URL, and has the capture write to it. kUsage: an image is there, or its
-  /// parent is not beside it. kUnsupported: the process is in other namespaces, from which this is called. `flags` and
-  /// `context` must outlive it.
+  /// parent is not beside it. kUnsupported: a program speaks for it, and this is called in other namespaces, those that
+  /// the process is in. `flags` and `context` must outlive it.
   static Result<std::unique_ptr<ImageUpload>> prepare(DumpFlags& flags, Context& context);
 
   /// What the capture came to: a failure takes back what was uploaded.
@@ -36,6 +36,7 @@ class ImageUpload {
   Result<void> take(const std::string& file, uint64_t offset, ByteSpan data);
   Result<void> upload(const std::filesystem::path& folder);
   Result<void> upload_file(const std::filesystem::path& path);
+  void say_what_was_dear();
 
   const std::string url_;
   Context& context_;

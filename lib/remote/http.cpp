@@ -9,8 +9,11 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "lib/remote/curl.h"
+#include "lib/remote/home_network.h"
+#include "lib/remote/pacer.h"
 
 namespace ckpt::remote {
 
@@ -20,6 +23,7 @@ constexpr unsigned kTries = 6;        ///< without any progress
 constexpr unsigned kTidyingTries = 3;
 constexpr long kConnectTimeout = 10;  ///< s
 constexpr long kSilence = 30;         ///< s without a byte
+constexpr long kBuffer = 512 << 10, kSmallBuffer = 16 << 10;  ///< the small one where bytes are to come evenly
 constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{5000};
 constexpr std::chrono::seconds kLongestRetryAfter{30};
 
@@ -98,13 +102,18 @@ struct HttpClient::Try {
   bool interrupted = false;
 
   const Options* options = nullptr;
+  Pacer* pacer = nullptr;
   const HttpSink* sink = nullptr;
+  curl_off_t sent = 0;  ///< of the body, as far as the pacer knows
   bool enough = false, too_long = false;
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
     auto& t = *static_cast<Try*>(self);
     const std::string_view line(data, size);
-    if (line.starts_with("HTTP/")) t.response.headers.clear(), t.response.status = 0;  // after a redirection
+    if (line.starts_with("HTTP/")) {  // after a redirection, too
+      if (const std::string& place = t.response.header("location"); !place.empty()) t.response.redirected = place;
+      t.response.headers.clear(), t.response.status = 0;
+    }
     if (line.starts_with("HTTP/") && line.find(' ') != std::string_view::npos)
       t.response.status = std::atoi(std::string(line.substr(line.find(' '))).c_str());
     const size_t colon = line.find(':');
@@ -119,6 +128,7 @@ struct HttpClient::Try {
 
   static size_t on_body(char* data, size_t, size_t size, void* self) {
     auto& t = *static_cast<Try*>(self);
+    t.pacer->passed(size, t.options->cancel);
     if (t.response.success() && *t.sink) {
       t.enough = !(*t.sink)(t.response, as_bytes(std::string_view(data, size)));
       return t.enough ? 0 : size;
@@ -129,8 +139,10 @@ struct HttpClient::Try {
     return size;
   }
 
-  static int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  static int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t sent) {
     auto& t = *static_cast<Try*>(self);
+    const curl_off_t before = std::exchange(t.sent, sent);
+    if (sent > before) t.pacer->passed(static_cast<uint64_t>(sent - before), t.options->cancel);
     t.interrupted = t.options->cancel != nullptr && t.options->cancel->requested();
     return t.interrupted ? 1 : 0;
   }
@@ -138,10 +150,11 @@ struct HttpClient::Try {
 
 Result<std::unique_ptr<HttpClient>> HttpClient::make(const Options& options) {
   CKPT_TRY(load_curl());
-  return std::unique_ptr<HttpClient>(new HttpClient(options));
+  CKPT_TRY_ASSIGN(Pacer* const pacer, Pacer::of_environment());
+  return std::unique_ptr<HttpClient>(new HttpClient(options, pacer));
 }
 
-HttpClient::HttpClient(const Options& options) : options_(options) {}
+HttpClient::HttpClient(const Options& options, Pacer* pacer) : options_(options), pacer_(pacer) {}
 HttpClient::~HttpClient() = default;
 
 std::unique_ptr<HttpClient::Handle> HttpClient::take_handle() {
@@ -159,7 +172,9 @@ void HttpClient::give_back(std::unique_ptr<Handle> handle) {
 
 HttpClient::Try HttpClient::exchange(const HttpRequest& request, const HttpSink& sink) {
   Try out;
-  out.options = &options_, out.sink = &sink;
+  out.options = &options_, out.pacer = pacer_, out.sink = &sink;
+  const HomeNetwork network;
+  if (!network.there()) return out.code = CURLE_FAILED_INIT, out.failure = network.there().error().text(), out;
   std::unique_ptr<Handle> handle = take_handle();
   const Curl& curl = handle->curl;
   CURL* easy = handle->easy;
@@ -183,10 +198,11 @@ HttpClient::Try HttpClient::exchange(const HttpRequest& request, const HttpSink&
   set(CURLOPT_CONNECTTIMEOUT, options_.brief ? 1L : kConnectTimeout);
   set(CURLOPT_LOW_SPEED_LIMIT, 1L);
   set(CURLOPT_LOW_SPEED_TIME, kSilence);
-  set(CURLOPT_BUFFERSIZE, 512L << 10);
+  const long buffer = pacer_->limits() ? kSmallBuffer : kBuffer;
+  set(CURLOPT_BUFFERSIZE, buffer);
   const bool has_body = request.method == "PUT" || request.method == "POST";
   if (has_body) {
-    set(CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+    set(CURLOPT_UPLOAD_BUFFERSIZE, buffer);
     set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : reinterpret_cast<const char*>(request.body.data()));
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
   }

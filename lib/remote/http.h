@@ -15,6 +15,8 @@
 
 namespace ckpt::remote {
 
+class Pacer;
+
 struct HttpRequest {
   std::string method = "GET";
   std::string url;
@@ -26,6 +28,7 @@ struct HttpResponse {
   int status = 0;
   std::map<std::string, std::string> headers;  ///< of the last answer; names in lower case
   std::string body;                            ///< unless a sink took it: at most kMaxBody bytes
+  std::string redirected;                      ///< where the last redirection led, as its server says it; empty: none
   bool success() const { return status >= 200 && status < 300; }
   /// "" where there is none.
   const std::string& header(const std::string& name) const;
@@ -50,7 +53,7 @@ class HttpClient {
     const Cancel* cancel = nullptr;
   };
 
-  /// kUnsupported: libcurl cannot be loaded.
+  /// kUnsupported: libcurl cannot be loaded. kUsage: CKPT_URL_BANDWIDTH, which all clients keep to, is none.
   static Result<std::unique_ptr<HttpClient>> make(const Options& options);
   ~HttpClient();
 
@@ -63,13 +66,14 @@ class HttpClient {
  private:
   struct Handle;
   struct Try;
-  explicit HttpClient(const Options& options);
+  HttpClient(const Options& options, Pacer* pacer);
   std::unique_ptr<Handle> take_handle();
   void give_back(std::unique_ptr<Handle> handle);
   Try exchange(const HttpRequest& request, const HttpSink& sink);
   Result<void> wait(unsigned tries, const Try& last) const;
 
   Options options_;
+  Pacer* pacer_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Handle>> idle_;
 };

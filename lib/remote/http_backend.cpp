@@ -76,10 +76,16 @@ class Http final : public Backend {
     return client_->send([&] { return Result<HttpRequest>(make(method, path)); });
   }
 
+  /// Servers lead from a folder's name to that with a slash behind it.
+  static bool is_folder(const HttpResponse& response, const std::string& path) {
+    const std::string& there = response.redirected;
+    return !path.ends_with('/') && std::string_view(there).substr(0, there.find('?')).ends_with('/');
+  }
+
   /// Size and version of a file; nothing: there is none.
   Result<std::optional<Object>> look_at(const std::string& path, const std::string& name) {
     CKPT_TRY_ASSIGN(HttpResponse response, send("HEAD", path));
-    if (response.status == 404 || response.status == 410) return std::optional<Object>();
+    if (response.status == 404 || response.status == 410 || is_folder(response, path)) return std::optional<Object>();
     Object out;
     out.name = name;
     if (response.success() && !response.header("content-length").empty()) {

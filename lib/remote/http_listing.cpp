@@ -32,9 +32,13 @@ std::vector<ListedName> parse_json_index(const Json& list) {
   return out;
 }
 
-std::string unescape(std::string link) {
-  for (size_t at; (at = link.find("&amp;")) != std::string::npos;) link.replace(at, 5, "&");
-  return percent_decode(link);
+std::string unescape(const std::string& link) {
+  constexpr std::string_view kEntity = "&amp;";
+  std::string out;
+  size_t at = 0;
+  for (size_t next; (next = link.find(kEntity, at)) != std::string::npos; at = next + kEntity.size())
+    out.append(link, at, next - at) += '&';
+  return percent_decode(out.append(link, at));
 }
 
 bool is_plain_name(const std::string& name) {

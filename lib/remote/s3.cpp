@@ -98,6 +98,7 @@ class S3 final : public WritableBackend {
   }
 
   Result<void> put(const std::string& name, ByteSpan bytes, bool only_if_absent) override {
+    if (only_if_absent) CKPT_TRY(check_absent(name, ""));
     const std::optional<Md5> md5 = md5_of(bytes);
     const std::string etag = md5 ? hex(*md5) : "";
     CKPT_TRY_ASSIGN(const HttpResponse response, send_new("PUT", name, {}, {md5_header(md5), bytes}, only_if_absent));
@@ -126,6 +127,7 @@ class S3 final : public WritableBackend {
   Result<void> complete_upload(const std::string& name, const std::string& upload, std::span<const std::string> parts,
                                bool only_if_absent) override {
     const std::string document = completion_document(parts), etag = etag_of_parts(parts);
+    if (only_if_absent) CKPT_TRY(check_absent(name, etag));
     const Content content{{}, as_bytes(document)};
     CKPT_TRY_ASSIGN(const HttpResponse response,
                     send_new("POST", name, {{"uploadId", upload}}, content, only_if_absent));
@@ -165,6 +167,15 @@ class S3 final : public WritableBackend {
     CKPT_TRY_ASSIGN(const HttpResponse response, send(*tidier_, "DELETE", key_of(name), query));
     if (response.success() || response.status == 404) return {};
     return error(subject(name), response);
+  }
+
+  /// Amazon's own server keeps to the condition that it is sent. Others take it and write all the same (rclone's): they
+  /// are asked before, which leaves a moment for others. `ours`: the ETag of what an earlier try may have put.
+  Result<void> check_absent(const std::string& name, const std::string& ours) {
+    if (url_.scheme == Url::Scheme::kS3 && settings_.endpoint.empty()) return {};
+    CKPT_TRY_ASSIGN(const std::optional<Object> there, look_at(key_of(name)));
+    if (!there || (!ours.empty() && without_quotes(there->etag) == ours)) return {};
+    return fail(Code::kMismatch, subject(name), "is there already");
   }
 
   /// Where a server does not know conditions, it is asked without.

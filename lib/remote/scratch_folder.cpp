@@ -53,6 +53,12 @@ Result<ScratchFolder> ScratchFolder::make_in_memory() {
   return there ? make_below(kMemory) : make();
 }
 
+Result<ScratchFolder> ScratchFolder::make_with(uint64_t room) {
+  std::error_code ec;
+  const fs::space_info there = fs::space(fs::temp_directory_path(ec), ec);
+  return !ec && there.available < room ? make_in_memory() : make();
+}
+
 Result<ScratchFolder> ScratchFolder::make_below(const fs::path& temporary) {
   remove_abandoned(temporary);
   std::string pattern = (temporary / kPrefix).string() + "XXXXXX";

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 
 #include "lib/base/result.h"
@@ -17,6 +18,8 @@ class ScratchFolder {
   static Result<ScratchFolder> make();
   /// The same on tmpfs, where there is one for everybody (/dev/shm).
   static Result<ScratchFolder> make_in_memory();
+  /// Below TMPDIR, or in memory where TMPDIR has less room than so many bytes.
+  static Result<ScratchFolder> make_with(uint64_t room);
   ScratchFolder() = default;  ///< none
   ScratchFolder(ScratchFolder&& other) noexcept { *this = std::move(other); }
   ScratchFolder& operator=(ScratchFolder&& other) noexcept;

@@ -17,12 +17,17 @@ Result<UniqueFd> make_unnamed_file();
 /// piece is put once and taken once; the room of what has been taken is given back. Thread-safe.
 class Spool {
  public:
-  /// Where it lies.
+  /// Left to the others who use the file system: a sixteenth of it, of a large one this many bytes.
+  static constexpr uint64_t kLeftToOthers = 256 << 20;
+
+  /// Where it lies. kNoRoom: not all of it has room, and what there was is given back.
   Result<uint64_t> put(ByteSpan bytes);
   Result<void> take(uint64_t at, MutableByteSpan out);
 
  private:
   std::mutex mutex_;  ///< of all that follows
+  Result<void> check_room(uint64_t bytes);
+  void release(uint64_t at, uint64_t bytes);
   UniqueFd file_;
   uint64_t size_ = 0;
 };

@@ -58,8 +58,10 @@ class Upload final : public io::StagedOutput {
   Error withdraw(Error because) override;
 
   /// While it is set nobody who writes waits for the network: what has no room in memory goes through a file below
-  /// TMPDIR. Thread-safe.
+  /// TMPDIR, as long as that has room. Thread-safe.
   void never_wait(bool set);
+  /// Whether somebody waited all the same, since TMPDIR had no room.
+  bool waited() const;
 
  private:
   using Buffer = std::vector<std::byte>;
@@ -74,7 +76,8 @@ class Upload final : public io::StagedOutput {
   Buffer take_buffer(uint64_t size);
   void give_back(Buffer buffer);
   Result<void> send(Staged& staged, unsigned part, Buffer bytes);
-  Result<void> send_later(Staged& staged, unsigned part, Buffer bytes);
+  bool has_room(uint64_t bytes) const;
+  Result<bool> send_later(Staged& staged, unsigned part, ByteSpan bytes);
   Result<void> send_part(Staged& staged, unsigned part, ByteSpan bytes);
   Result<void> hold(Staged& staged, Buffer bytes);
   Result<void> finished(Staged& staged, uint64_t size);
@@ -105,7 +108,7 @@ class Upload final : public io::StagedOutput {
   std::deque<Staged> staged_;
   std::vector<Buffer> idle_;
   uint64_t in_flight_ = 0, held_ = 0;
-  bool never_wait_ = false;
+  bool never_wait_ = false, waited_ = false;
   bool committed_ = false;
   std::unique_ptr<Mounted> mounted_;
   Spool spool_;

@@ -153,41 +153,53 @@ void Upload::never_wait(bool set) {
   landed_.notify_all();
 }
 
+/// Room among what is on its way: always for one part, of whatever size.
+bool Upload::has_room(uint64_t bytes) const { return in_flight_ == 0 || in_flight_ + bytes <= kInFlight; }
+
 /// A full part, or the last one. Waits while enough are on their way, or takes the way by disk.
 Result<void> Upload::send(Staged& staged, unsigned part, Buffer bytes) {
   const bool whole = part == 0 && bytes.size() < PartSizes::kPart;
-  bool later = false;
-  {
-    std::unique_lock lock(mutex_);
-    if (whole && held_ + bytes.size() <= kHeld) {
-      lock.unlock();
-      return hold(staged, std::move(bytes));
-    }
-    auto has_room = [&] { return in_flight_ == 0 || in_flight_ + bytes.size() <= kInFlight; };
-    landed_.wait(lock, [&] { return never_wait_ || has_room(); });
-    later = !has_room();
-    if (!later) in_flight_ += bytes.size();
-    if (staged.parts.size() <= part) staged.parts.resize(part + 1);
+  std::unique_lock lock(mutex_);
+  if (whole && held_ + bytes.size() <= kHeld) {
+    lock.unlock();
+    return hold(staged, std::move(bytes));
   }
-  if (later) return send_later(staged, part, std::move(bytes));
+  if (staged.parts.size() <= part) staged.parts.resize(part + 1);
+  landed_.wait(lock, [&] { return never_wait_ || has_room(bytes.size()); });
+  if (!has_room(bytes.size())) {
+    lock.unlock();
+    CKPT_TRY_ASSIGN(const bool on_disk, send_later(staged, part, bytes));
+    if (on_disk) return give_back(std::move(bytes)), Result<void>();
+    lock.lock();
+    waited_ = true;
+    landed_.wait(lock, [&] { return has_room(bytes.size()); });
+  }
+  in_flight_ += bytes.size();
+  lock.unlock();
   auto ticket = std::make_shared<Ticket>(*this, std::move(bytes));
   const bool taken = pool_->submit([this, &staged, part, ticket] { return send_part(staged, part, ticket->bytes()); });
   return taken ? Result<void>() : pool_->finish();
 }
 
-/// As many are back in memory at a time as there are threads.
-Result<void> Upload::send_later(Staged& staged, unsigned part, Buffer bytes) {
-  CKPT_TRY_ASSIGN(const uint64_t at, spool_.put(bytes));
-  const size_t size = bytes.size();
-  give_back(std::move(bytes));
-  const bool taken = pool_->submit([this, &staged, part, at, size]() -> Result<void> {
+/// As many are back in memory at a time as there are threads. False: the disk has no room for it.
+Result<bool> Upload::send_later(Staged& staged, unsigned part, ByteSpan bytes) {
+  auto at = spool_.put(bytes);
+  if (!at && at.error().code == Code::kNoRoom) return false;
+  if (!at) return std::move(at).error();
+  const bool taken = pool_->submit([this, &staged, part, at = *at, size = bytes.size()]() -> Result<void> {
     Buffer again = take_buffer(size);
     CKPT_TRY(spool_.take(at, again));
     CKPT_TRY(send_part(staged, part, again));
     give_back(std::move(again));
     return {};
   });
-  return taken ? Result<void>() : pool_->finish();
+  if (!taken) CKPT_TRY(pool_->finish());
+  return true;
+}
+
+bool Upload::waited() const {
+  std::lock_guard lock(mutex_);
+  return waited_;
 }
 
 Result<void> Upload::send_part(Staged& staged, unsigned part, ByteSpan bytes) {

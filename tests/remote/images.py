@@ -87,11 +87,11 @@ class Images(unittest.TestCase):
         self.server.__enter__()
         self.addCleanup(self.server.__exit__)
 
-    def run_ckpt(self, *args, code=0):
+    def run_ckpt(self, *args, code=0, scratch=None):
         full = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
         with tempfile.TemporaryFile() as out:  # what goes on behind ckpt keeps its stderr
             done = subprocess.run([CKPT, *map(str, args)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=100, check=False,
-                                  env={**full, **ENV, "AWS_ENDPOINT_URL": self.server.url, "TMPDIR": str(self.scratch), "HOME": str(self.base)})
+                                  env={**full, **ENV, "AWS_ENDPOINT_URL": self.server.url, "TMPDIR": str(scratch or self.scratch), "HOME": str(self.base)})
             out.seek(0)
             told = out.read().decode(errors="replace")
         self.assertEqual(done.returncode, code, f"{args}: {told}")
@@ -227,6 +227,55 @@ class Images(unittest.TestCase):
         self.assertGreater(sum(len(o) for key, o in self.server.http.buckets["bucket"].items() if key.startswith("v/a/pages")), 160 << 20)
         self.server.http.write_faults = []
         self.run_ckpt("verify", "s3://bucket/v/a")
+
+    def test_a_full_tmpdir_has_the_process_wait_instead(self):
+        """Little room, and none at all, also for the image's other files."""
+        small = self.base / "small"
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "ckpt-small", small], check=False, capture_output=True).returncode != 0:
+            self.skipTest("no tmpfs can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", small], check=False)
+        self.server.http.write_faults = [lambda handler, asked, key: asked == "part" and time.sleep(1) is not None]
+        with self.holding("memory = mmap.mmap(-1, 160 << 20)\nmemory.write(os.urandom(160 << 20))") as pid:
+            for name in ("little", "none"):
+                if name == "none":
+                    with contextlib.suppress(OSError), open(small / "full", "wb", buffering=0) as full:
+                        while full.write(bytes(1 << 20)):
+                            pass
+                told = self.run_ckpt("dump", "-p", pid, "-f", f"s3://bucket/f/{name}", "-R", "--external-pipes", "null", "--max-memory", "1M", scratch=small)
+                self.assertIn("TMPDIR had no room", told)
+                self.assertEqual(os.listdir(small), ["full"] * (name == "none"))
+        self.server.http.write_faults = []
+        for name in ("little", "none"):
+            self.run_ckpt("verify", f"s3://bucket/f/{name}")
+
+    def test_a_process_in_other_namespaces(self):
+        """The network is that of whoever calls ckpt: where the process is there is none."""
+        program = f"import os, sys\nmemory = os.urandom(3 << 20)\nopen('{self.base}/ready', 'w').close()\nwhile True: os.read(0, 1)"
+        for end in (False, True):  # the first process of the namespace, and one that it waits for
+            command = [sys.executable, "-c", program]
+            inside = command if end else ["sh", "-c", '"$@"; exit 0', "sh", *command]
+            with subprocess.Popen(["unshare", "--pid", "--net", "--ipc", "--uts", "--fork", "--mount-proc", *inside], stdin=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, start_new_session=True) as outside:
+                try:
+                    eventually((self.base / "ready").exists)
+                    pid = outside.pid
+                    for _ in range(1 if end else 2):
+                        pid = int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+                    name, how = f"s3://bucket/n/{end}", ["--external-pipes", "null"]
+                    self.assertIn("in their hands", self.run_ckpt("dump", "-p", pid, "-f", "cmd:/bin/false x/y", *how, code=6))
+                    self.run_ckpt("pre-dump", "-p", pid, "-f", f"{name}/a", *how)
+                    self.run_ckpt("dump", "-p", pid, "-f", f"{name}/b", "--prev", f"{name}/a", "-R", *how)
+                    told = self.run_ckpt("dump", "-p", pid, "-f", f"{name}/c", "--prev", f"{name}/b", *how)
+                    self.assertIn(f"{name}/c", told)
+                    eventually(lambda: not os.path.exists(f"/proc/{pid}"))
+                finally:
+                    outside.kill()
+            (self.base / "ready").unlink()
+            self.assertEqual(self.server.http.uploads, {})
+            for image in "abc":
+                self.run_ckpt("verify", f"{name}/{image}")
+            self.run_ckpt("squash", f"{name}/c", self.base / f"one-{end}", "--trust")
 
     def test_what_fails_leaves_the_process_and_no_object(self):
         self.start()

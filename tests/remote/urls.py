@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import numpy
@@ -257,6 +258,35 @@ class Urls(unittest.TestCase):
             self.run_ckpt("inspect", server.url + "/loop", code=8)
             server.http.redirects["/file"] = "file:///etc/passwd"
             self.run_ckpt("inspect", server.url + "/file", code=8)
+
+    def test_folders_without_their_slash(self):
+        """The server leads to the name with one."""
+        with Server(Files, root=str(self.base / "root")) as server:
+            self.run_ckpt("verify", server.url + "/dcp", "--against", self.dcp)
+
+    def test_no_more_than_a_bandwidth(self):
+        size = self.file.stat().st_size
+        with Server(S3, buckets={"bucket": dict(self.objects)}) as server:
+            env = {"AWS_ENDPOINT_URL": server.url}
+            for source, there in (("s3://bucket/model.safetensors", self.base / "slow"), (self.file, "s3://bucket/slow")):
+                begun = time.monotonic()
+                self.run_ckpt("convert", source, there, "--to", "dcp", env={**env, "CKPT_URL_BANDWIDTH": "6M"})
+                self.assertGreater(time.monotonic() - begun, 0.9 * size / (6 << 20))
+            shutil.rmtree(self.base / "slow")
+            self.assertIn("CKPT_URL_BANDWIDTH", self.run_ckpt("inspect", "s3://bucket/dcp", env={**env, "CKPT_URL_BANDWIDTH": "fast"}, code=2))
+
+    def test_a_core_has_no_memory_of_who_has_credentials(self):
+        seen = []
+
+        def look(handler, name, data):
+            found = subprocess.run(["pgrep", "-f", "s3://bucket/model.safetensors"], capture_output=True, text=True, check=True).stdout.split()
+            seen.extend(int(pathlib.Path(f"/proc/{pid}/coredump_filter").read_text(), 16) for pid in found)
+            return False
+
+        with Server(S3, buckets={"bucket": dict(self.objects)}) as server:
+            server.http.faults = [once(look)]
+            self.run_ckpt("load-metadata", "s3://bucket/model.safetensors", env={"AWS_ENDPOINT_URL": server.url})
+        self.assertEqual(set(seen), {0})
 
     def test_names_that_lead_elsewhere(self):
         for name in ("../evil", "a/../../evil", "/evil", "a//evil"):

@@ -2,6 +2,7 @@
 
 #include "lib/remote/credentials.h"
 #include "lib/remote/http_listing.h"
+#include "lib/remote/pacer.h"
 #include "lib/remote/s3_answers.h"
 #include "lib/remote/url.h"
 
@@ -75,6 +76,10 @@ TEST_CASE("HTTP: what servers list of a folder") {
   CHECK(links[0].folder);
   CHECK(links[1].name == "a&b.bin");
   CHECK(links[2].name == "c");
+  CHECK(parse_index(R"(<a href="a&amp;amp;b">)")[0].name == "a&amp;b");
+  std::string many = "<a href=\"";
+  for (int i = 0; i < 500'000; ++i) many += "&amp;";  // quadratic work would take minutes
+  CHECK(parse_index(many + "\">")[0].name == std::string(500'000, '&'));
   const auto json =
       parse_index(R"([{"name":"d","type":"directory"},{"name":"f","type":"file","size":7},{"name":"../g"},3])");
   REQUIRE(json.size() == 2);
@@ -89,6 +94,20 @@ TEST_CASE("HTTP: what servers list of a folder") {
   CHECK(parse_weight_map(R"({"weight_map":{"x":"f2","y":"f1","z":"f2","w":3}})") ==
         std::vector<std::string>{"f1", "f2"});
   CHECK(parse_weight_map("[1]").empty());
+}
+
+TEST_CASE("bandwidth: how it is said, and when bytes were allowed to pass") {
+  CHECK(parse_bandwidth("1").value() == 1);
+  CHECK(parse_bandwidth("100M").value() == 100 << 20);
+  for (const char* wrong : {"", "0", "-1", "M", "1MB", "1.5M", "1 M", "99999999999T"})
+    CHECK_FALSE(parse_bandwidth(wrong));
+  Pacer pacer(1000);
+  const Pacer::Clock::time_point begin{std::chrono::hours(1)};
+  using std::chrono::milliseconds;
+  CHECK(pacer.allowed(500, begin) == begin + milliseconds(500));
+  CHECK(pacer.allowed(1000, begin) == begin + milliseconds(1500));
+  const auto late = begin + milliseconds(9000);
+  CHECK(pacer.allowed(100, late) == late + milliseconds(100));
 }
 
 TEST_CASE("S3: the values of one section of a profile file") {
