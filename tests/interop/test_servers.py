@@ -40,6 +40,11 @@ def checkpoints(tmp_path_factory):
     return root
 
 
+def nginx_program():
+    found = os.environ.get("CKPT_NGINX") or shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    return found or pytest.skip("nginx is not installed")
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -162,11 +167,24 @@ def test_a_store_in_their_buckets(server, checkpoints, tmp_path):
     run(env, "verify", *store)
 
 
-def test_rclone_speaks_for_a_place(python):
-    """cmd:rclone ...: stores and checkpoints, as tests/remote/programs.py has it."""
+def unit_repository():
     unit = pathlib.Path(CKPT).parent / "unit_repository"
     if not unit.exists():
         pytest.skip("unit_repository is not built")
+    return unit
+
+
+@pytest.mark.parametrize("place", ["moto", "rclone", "rclone-program", "nginx"])
+def test_the_contract(python, place):
+    """The one of every backend: tests/remote/contract.py."""
+    tools = pathlib.Path(python).parent
+    environment = {**os.environ, "CKPT_MOTO": str(tools / "moto_server"), "CKPT_RCLONE": str(tools / "rclone")}
+    if place == "nginx":
+        environment["CKPT_NGINX"] = nginx_program()
+    subprocess.run(["/usr/bin/python3", HERE.parent / "remote" / "contract.py", unit_repository(), place], env=environment, check=True)
+
+
+def test_rclone_speaks_for_a_place(python):
+    """cmd:rclone ...: stores and checkpoints, as tests/remote/programs.py has it."""
     environment = {**os.environ, "CKPT_RCLONE": str(pathlib.Path(python).parent / "rclone")}
-    programs = HERE.parent / "remote" / "programs.py"
-    subprocess.run(["/usr/bin/python3", programs, CKPT, unit, "Programs.test_rclone"], env=environment, check=True)
+    subprocess.run(["/usr/bin/python3", HERE.parent / "remote" / "programs.py", CKPT, "Programs.test_rclone"], env=environment, check=True)

@@ -1,5 +1,7 @@
 """Servers of the tests: plain HTTP over a folder, and S3 that checks signatures by the standard library alone; both misbehave on request.
 
+`servers.py FOLDER PORT` is an S3 server with one bucket ("bucket") whose objects outlive it; uploads that are not complete do not.
+
 Faults are a list of callables that see a GET of an object (handler, name, data) and return True where they answered it: each is asked
 until it is spent. Those in `write_faults` see a PUT, POST or DELETE (handler, what, key), `what` being one of put, part, begin, complete,
 abort, delete; they are asked when its body has been read.
@@ -11,6 +13,7 @@ import hmac
 import http.server
 import os
 import re
+import sys
 import threading
 import urllib.parse
 from xml.sax.saxutils import escape
@@ -51,7 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         known = self.server.etags.get(id(data))
         if known is None or known[0] is not data:
             known = self.server.etags[id(data)] = (data, '"%s"' % hashlib.md5(data).hexdigest())
-            while len(self.server.etags) > 50:
+            while len(self.server.etags) > 500:
                 self.server.etags.pop(next(iter(self.server.etags)), None)
         return known[1]
 
@@ -87,6 +90,8 @@ class Files(Handler):
         elif os.path.isfile(place):
             with open(place, "rb") as stream:
                 self.send_object(path, stream.read())
+        elif os.path.isdir(place) and not path.endswith("/") and self.server.lists:
+            self.answer(301, b"it is a folder", Location=urllib.parse.quote(path) + "/")
         elif os.path.isdir(place) and path.endswith("/") and self.server.lists:
             names = [n + "/" * os.path.isdir(os.path.join(place, n)) for n in sorted(os.listdir(place)) if not n.startswith(".")]
             self.answer(200, "".join(f'<a href="{urllib.parse.quote(n)}">{n}</a>' for n in ["../", *names]).encode(), Content_Type="text/html")
@@ -212,8 +217,8 @@ class S3(Handler):
 class Server:
     """`with Server(Files, root=folder) as url:`; its attributes may be changed meanwhile."""
 
-    def __init__(self, handler, **settings):
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    def __init__(self, handler, port=0, **settings):
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
         defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {}, "refused": set(),
                     "page": 3, "write_faults": [], "uploads": {}, "etags": {}}
         for name, value in {**defaults, **settings}.items():
@@ -228,3 +233,34 @@ class Server:
     def __exit__(self, *exc):
         self.http.shutdown()
         self.http.server_close()
+
+
+class DurableObjects(dict):
+    """Each object is a file as well, which is there whole or not at all."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        super().__init__({urllib.parse.unquote(n): open(os.path.join(folder, n), "rb").read() for n in os.listdir(folder) if not n.startswith(".")})
+
+    def file(self, key):
+        return os.path.join(self.folder, urllib.parse.quote(key, "").replace(".", "%2E"))
+
+    def __setitem__(self, key, data):
+        with open(os.path.join(self.folder, f".{threading.get_ident()}"), "wb") as out:
+            out.write(data)
+        os.rename(out.name, self.file(key))
+        super().__setitem__(key, data)
+
+    def pop(self, key, default=None):
+        if key in self:
+            os.unlink(self.file(key))
+        return super().pop(key, default)
+
+
+def main():
+    server = Server(S3, port=int(sys.argv[2]), buckets={"bucket": DurableObjects(sys.argv[1])}, page=1000)
+    server.http.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

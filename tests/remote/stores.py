@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Stores at URLs: the contract of every backend, push, pull, gc and verify in a bucket, a server that fails, a store that is only read.
+"""Stores at URLs: push, pull, gc and verify in a bucket, a server that fails, a store that is only read.
 
-    stores.py CKPT_BINARY UNIT_REPOSITORY
+    stores.py CKPT_BINARY
 """
 import os
 import pathlib
@@ -16,7 +16,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from servers import S3, Files, Server  # noqa: E402
 from small_checkpoints import safetensors  # noqa: E402
 
-UNIT = os.path.abspath(sys.argv.pop(2))
 CKPT = os.path.abspath(sys.argv.pop(1))
 IMAGE = pathlib.Path(__file__).resolve().parent.parent / "images" / "format-3" / "terminal_session" / "image"
 
@@ -51,10 +50,6 @@ class Stores(unittest.TestCase):
 
     def size(self):
         return sum(map(len, self.objects.values()))
-
-    def test_the_contract(self):
-        subprocess.run([UNIT, "--test-case=backend*"], env={**self.env, "CKPT_STORE_URL": "s3://bucket"}, check=True, stdout=subprocess.PIPE)
-        self.assertTrue(any(name.startswith("contract") for name in self.objects), "the contract was not tried on the bucket")
 
     def test_a_store_in_a_bucket(self):
         self.ckpt("push", "one")

@@ -1,9 +1,12 @@
-// What every backend of a store owes: run on a folder, and on the URL that CKPT_STORE_URL names (tests/remote/stores.py
-// starts a server).
+// The contract: what every backend of a store owes, and every place that takes objects in parts. Run on a folder; on
+// the URL that CKPT_STORE_URL names; and on the folder CKPT_STORE_FOLDER through the server of CKPT_STORE_HTTP, which
+// only reads it. tests/remote/contract.py names them all.
 #include <atomic>
 #include <cstdlib>
 #include <thread>
 
+#include "lib/remote/backend.h"
+#include "lib/remote/md5.h"
 #include "tests/unit/repository/steps.h"
 
 using namespace ckpt;
@@ -12,22 +15,71 @@ using namespace ckpt::repository::test;
 
 namespace {
 
+std::string name_of_this_try() {
+  static std::atomic<int> number{0};
+  return "/contract" + std::to_string(::getpid()) + "-" + std::to_string(number++);
+}
+
+/// One that is read by a URL and written where its server has it.
+class ReadElsewhere final : public Backend {
+ public:
+  ReadElsewhere(std::unique_ptr<Backend> there, std::unique_ptr<Backend> here)
+      : there_(std::move(there)), here_(std::move(here)) {}
+  Result<void> put(const std::string& name, ByteSpan bytes, bool only_if_absent) override {
+    CHECK(there_->put(name, bytes, only_if_absent).error().code == Code::kUnsupported);
+    return here_->put(name, bytes, only_if_absent);
+  }
+  Result<void> remove(const std::string& name) override {
+    CHECK(there_->remove(name).error().code == Code::kUnsupported);
+    return here_->remove(name);
+  }
+  Result<std::vector<StoredObject>> list(const std::string& folder) override { return there_->list(folder); }
+  Result<StoredObject> look_up(const std::string& name) override { return there_->look_up(name); }
+  Result<void> read(const std::string& name, uint64_t size, uint64_t offset, MutableByteSpan out) override {
+    return there_->read(name, size, offset, out);
+  }
+  std::string subject(const std::string& name) const override { return there_->subject(name); }
+  std::optional<std::string> strangers() const override { return there_->strangers(); }
+  size_t good_read() const override { return there_->good_read(); }
+
+ private:
+  std::unique_ptr<Backend> there_, here_;
+};
+
+std::unique_ptr<Backend> opened(const std::string& place) {
+  auto out = open_backend(place, true, nullptr);
+  if (!out) FAIL(out.error().text());
+  return std::move(*out);
+}
+
 /// Calls `test` with each backend there is.
 void each_backend(const std::function<void(Backend&, const std::function<std::unique_ptr<Backend>()>&)>& test) {
   ckpt::test::TempDir dir;
-  std::vector<std::string> places = {(dir.path / "store").string()};
-  static std::atomic<int> number{0};
+  std::vector<std::function<std::unique_ptr<Backend>()>> places;
+  places.push_back([&] { return opened((dir.path / "store").string()); });
   if (const char* url = std::getenv("CKPT_STORE_URL"))
-    places.push_back(std::string(url) + "/contract" + std::to_string(::getpid()) + "-" + std::to_string(number++));
-  for (const std::string& place : places) {
-    CAPTURE(place);
-    auto open = [&] {
-      auto out = open_backend(place, true, nullptr);
-      if (!out) FAIL(out.error().text());
-      return std::move(*out);
-    };
-    test(*open(), open);
+    places.push_back([place = url + name_of_this_try()] { return opened(place); });
+  const char *folder = std::getenv("CKPT_STORE_FOLDER"), *http = std::getenv("CKPT_STORE_HTTP");
+  if (folder != nullptr && http != nullptr) {
+    places.push_back([here = folder + name_of_this_try(), folder, http] {
+      auto written = opened(here);
+      return std::make_unique<ReadElsewhere>(opened(http + here.substr(std::strlen(folder))), std::move(written));
+    });
   }
+  for (const auto& open : places) {
+    const auto backend = open();
+    CAPTURE(backend->subject());
+    test(*backend, open);
+  }
+}
+
+/// The place that CKPT_STORE_URL names, where it takes objects in parts.
+std::unique_ptr<remote::WritableBackend> place_of_parts() {
+  const char* text = std::getenv("CKPT_STORE_URL");
+  if (text == nullptr) return nullptr;
+  auto place = remote::open_writable(remote::parse_url(text + name_of_this_try()).value(), nullptr);
+  if (!place) FAIL(place.error().text());
+  return (*place)->takes_parts() ? std::move(*place) : nullptr;
 }
 
 std::string read_back(Backend& backend, const std::string& folder, const std::string& name) {
@@ -112,6 +164,44 @@ TEST_CASE("backend: what is shorter than it was listed is damage, and names stay
       CHECK(!backend.remove(name));
     }
   });
+}
+
+TEST_CASE("backend: an object in parts is seen once it is complete, and has the bytes that were sent") {
+  const auto place = place_of_parts();
+  if (!place) return;
+  const std::string name = "a+b=c/pages", last = noise(1000, 4);
+  const std::string first = noise(remote::WritableBackend::kSmallestPart, 3);
+  const std::string upload = place->begin_upload(name).value();
+  // In whatever order they come.
+  const std::string second_tag = place->upload_part(name, upload, 2, as_bytes(last)).value();
+  const std::string first_tag = place->upload_part(name, upload, 1, as_bytes(first)).value();
+  CHECK(place->list(10).error().code == Code::kNotFound);
+  const auto listed = place->list_parts(name, upload).value();
+  REQUIRE(listed.size() == 2);
+  CHECK(remote::without_quotes(listed[0]) == remote::without_quotes(first_tag));
+  const std::vector<std::string> tags = {first_tag, second_tag};
+  REQUIRE(place->complete_upload(name, upload, tags, true));
+  const auto there = place->list(10).value();
+  REQUIRE(there.size() == 1);
+  CHECK((there[0].name == name && there[0].size == first.size() + last.size()));
+  std::string out(2000, '\0');
+  REQUIRE(place->read(there[0], first.size() - 1000, std::as_writable_bytes(std::span(out))));
+  CHECK(out == first.substr(first.size() - 1000) + last);
+  REQUIRE(place->remove(name));
+  REQUIRE(place->remove(name));
+  CHECK(place->list(10).error().code == Code::kNotFound);
+}
+
+TEST_CASE("backend: an upload that is taken back leaves nothing, and one that is not there is told") {
+  const auto place = place_of_parts();
+  if (!place) return;
+  const std::string part = noise(1000, 5), upload = place->begin_upload("x").value();
+  REQUIRE(place->upload_part("x", upload, 1, as_bytes(part)));
+  REQUIRE(place->abort_upload("x", upload));
+  REQUIRE(place->abort_upload("x", upload));
+  CHECK(place->list_parts("x", upload).error().code == Code::kNotFound);
+  CHECK(place->list(10).error().code == Code::kNotFound);
+  CHECK_FALSE(place->upload_part("x", upload, 1, as_bytes(part)));
 }
 
 TEST_CASE("backend: a folder of something else is no store, links are not followed, leavings are taken away") {
