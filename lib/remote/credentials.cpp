@@ -122,14 +122,17 @@ std::map<std::string, std::string> parse_profile(const std::string& text, const 
   std::map<std::string, std::string> out;
   std::istringstream lines(text);
   bool inside = false;
+  std::string above;
   for (std::string line; std::getline(lines, line);) {
     const bool indented = !line.empty() && (line[0] == ' ' || line[0] == '\t');  // a value of several lines
     line = trim(line);
     if (line.empty() || line[0] == '#' || line[0] == ';') continue;
     if (line[0] == '[') {
       inside = trim(line.substr(1, line.find(']') - 1)) == section;
-    } else if (const size_t equals = line.find('='); inside && !indented && equals != std::string::npos) {
-      out[trim(line.substr(0, equals))] = trim(line.substr(equals + 1));
+    } else if (const size_t equals = line.find('='); inside && equals != std::string::npos) {
+      const std::string name = trim(line.substr(0, equals));
+      out[indented ? above + "." + name : name] = trim(line.substr(equals + 1));
+      if (!indented) above = name;
     }
   }
   return out;
@@ -147,6 +150,8 @@ Result<S3Settings> find_s3_settings(bool instance_role) {
   S3Settings out;
   out.region = first_of({env("AWS_REGION"), env("AWS_DEFAULT_REGION"), config["region"], "us-east-1"});
   out.endpoint = first_of({env("AWS_ENDPOINT_URL_S3"), env("AWS_ENDPOINT_URL"), config["endpoint_url"]});
+  out.host_style = config["s3.addressing_style"] == "virtual";
+  out.path_style = config["s3.addressing_style"] == "path";
   AwsCredentials& who = out.credentials;
   if (!env("AWS_ACCESS_KEY_ID").empty()) {
     who = {env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"), env("AWS_SESSION_TOKEN"), 0};
@@ -168,6 +173,7 @@ Result<S3Settings> find_google_settings() {
   if (!id.empty()) out.credentials = {id, env("GS_SECRET_ACCESS_KEY"), "", 0};
   out.endpoint = first_of({env("GS_ENDPOINT_URL"), "https://storage.googleapis.com"});
   out.region = "auto";
+  out.host_style = false;
   return out;
 }
 

@@ -15,6 +15,7 @@ struct S3Settings {
   AwsCredentials credentials;
   std::string region;    ///< "us-east-1" where nothing says
   std::string endpoint;  ///< "http://127.0.0.1:9000"; empty: Amazon's own for the region
+  bool host_style = false, path_style = false;  ///< where the bucket is named, should the profile say so
 };
 
 /// kUsage: a profile that was asked for and is nowhere. Without credentials requests go unsigned: a public bucket needs
@@ -25,7 +26,7 @@ Result<S3Settings> find_s3_settings(bool instance_role);
 /// S3; the endpoint of GS_ENDPOINT_URL, else Google's own.
 Result<S3Settings> find_google_settings();
 
-/// A text of the form of ~/.aws/config: the values of one section.
+/// A text of the form of ~/.aws/config: the values of one section; "s3.addressing_style" is one of several below "s3 =".
 std::map<std::string, std::string> parse_profile(const std::string& text, const std::string& section);
 
 }  // namespace ckpt::remote

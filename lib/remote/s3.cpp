@@ -16,9 +16,11 @@ namespace {
 
 constexpr std::time_t kRenewBefore = 300;  ///< s before credentials run out
 
-/// A bucket's name in the host ("BUCKET.s3.REGION.amazonaws.com") works at Amazon alone, and not with dots in it.
+/// A bucket's name in the host ("BUCKET.s3.REGION.amazonaws.com") works at Amazon, at others where the profile says so,
+/// and not with dots in it.
 bool in_path(const S3Settings& settings, const std::string& bucket) {
-  return !settings.endpoint.empty() || bucket.find('.') != std::string::npos;
+  const bool in_host = settings.endpoint.empty() ? !settings.path_style : settings.host_style;
+  return !in_host || bucket.find('.') != std::string::npos;
 }
 
 using Query = std::map<std::string, std::string>;
@@ -212,6 +214,8 @@ class S3 final : public WritableBackend {
     origin_ = settings_.endpoint;
     if (origin_.empty())
       origin_ = fmt::format("https://{}s3.{}.amazonaws.com", path ? "" : url_.bucket + ".", settings_.region);
+    else if (const size_t scheme = origin_.find("://"); !path && scheme != std::string::npos)
+      origin_.insert(scheme + 3, url_.bucket + ".");
     while (!origin_.empty() && origin_.back() == '/') origin_.pop_back();
     base_ = path ? "/" + url_.bucket : "";
   }

@@ -191,6 +191,8 @@ class S3(Handler):
         if not self.signed(path, query):
             return self.error(403, "SignatureDoesNotMatch")
         bucket, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
+        if (named := self.headers["Host"].partition(".")[0]) in self.server.buckets:  # BUCKET.localhost
+            bucket, key = named, urllib.parse.unquote(path).lstrip("/")
         objects = self.server.buckets.get(bucket)
         if objects is None:
             return self.error(404, "NoSuchBucket")

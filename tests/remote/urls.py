@@ -163,6 +163,18 @@ class Urls(unittest.TestCase):
             self.run_ckpt("inspect", "s3://bucket/none", env=env, code=4)
             self.run_ckpt("inspect", "s3://other/dcp", env=env, code=4)
 
+    def test_a_bucket_in_the_host(self):
+        (self.base / ".aws").mkdir()
+        with Server(S3, buckets={"bucket": dict(self.objects)}) as server:
+            env = {"AWS_ENDPOINT_URL": server.url.replace("127.0.0.1", "localhost")}
+            for style, begin in (("virtual", "/dcp/"), ("path", "/bucket/dcp/"), ("auto", "/bucket/dcp/")):
+                (self.base / ".aws" / "config").write_text(f"[default]\ns3 =\n  addressing_style = {style}\n")
+                server.http.requests.clear()
+                self.run_ckpt("verify", "s3://bucket/dcp", "--against", self.dcp, env=env)
+                read = [path for verb, path in server.http.requests if path.endswith(".distcp")]
+                self.assertTrue(read and all(path.startswith(begin) for path in read), (style, read))
+        shutil.rmtree(self.base / ".aws")
+
     def test_metadata_costs_few_requests_and_few_bytes(self):
         with Server(S3, buckets={"bucket": dict(self.objects)}, page=1000) as server:
             self.run_ckpt("load-metadata", "s3://bucket/dcp", env={"AWS_ENDPOINT_URL": server.url})

@@ -119,5 +119,6 @@ TEST_CASE("S3: the values of one section of a profile file") {
   CHECK(x["region"] == "eu-west-1");
   CHECK(x["key"] == "b=c");
   CHECK(x.count("addressing_style") == 0);
+  CHECK(x["s3.addressing_style"] == "path");
   CHECK(parse_profile(text, "profile y").empty());
 }
