@@ -26,7 +26,8 @@ Result<S3Settings> find_s3_settings(bool instance_role);
 /// S3; the endpoint of GS_ENDPOINT_URL, else Google's own.
 Result<S3Settings> find_google_settings();
 
-/// A text of the form of ~/.aws/config: the values of one section; "s3.addressing_style" is one of several below "s3 =".
+/// A text of the form of ~/.aws/config: the values of one section; of several below "s3 =", "s3.addressing_style" is
+/// one.
 std::map<std::string, std::string> parse_profile(const std::string& text, const std::string& section);
 
 }  // namespace ckpt::remote

@@ -14,6 +14,7 @@ namespace ckpt::remote {
 
 namespace {
 
+constexpr int kBadRequest = 400;
 constexpr std::time_t kRenewBefore = 300;  ///< s before credentials run out
 
 /// A bucket's name in the host ("BUCKET.s3.REGION.amazonaws.com") works at Amazon, at others where the profile says so,
@@ -118,11 +119,19 @@ class S3 final : public WritableBackend {
                                   ByteSpan bytes) override {
     const Query query = {{"partNumber", std::to_string(number)}, {"uploadId", upload}};
     const std::optional<Md5> md5 = md5_of(bytes);
-    CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "PUT", key_of(name), query, {md5_header(md5), bytes}));
+    const bool named = md5 && etags_ == Etags::kAreMd5;
+    CKPT_TRY_ASSIGN(HttpResponse response, send(*client_, "PUT", key_of(name), query,
+                                                {named ? std::vector<std::string>() : md5_header(md5), bytes}));
+    if (named && response.status == kBadRequest) {  // a bucket whose objects are locked insists on it
+      etags_ = Etags::kDoNotSuffice;
+      CKPT_TRY_ASSIGN(response, send(*client_, "PUT", key_of(name), query, {md5_header(md5), bytes}));
+    }
     if (!response.success()) return error(subject(name), response);
     const std::string& etag = response.header("etag");
     if (etag.empty()) return fail(Code::kCorrupt, subject(name), "the server does not name a part that it was sent");
     CKPT_TRY(check_etag(name, response, etag, md5 ? hex(*md5) : ""));
+    if (etags_ != Etags::kDoNotSuffice)
+      etags_ = md5 && without_quotes(etag) == hex(*md5) ? Etags::kAreMd5 : Etags::kUnknown;
     return etag;
   }
 
@@ -164,6 +173,10 @@ class S3 final : public WritableBackend {
  private:
   std::string key_of(const std::string& name) const { return name.empty() ? url_.key : prefix_ + name; }
   const std::string& subject(const std::string& name) const { return name.empty() ? url_.text : name; }
+
+  /// Whether parts need to be sent with their MD5: not where the server has told that of another part, as a part that
+  /// differs is never completed, and the server is spared reckoning it a second time.
+  enum class Etags { kUnknown, kAreMd5, kDoNotSuffice };
 
   Result<void> tidy(const std::string& name, const Query& query) {
     CKPT_TRY_ASSIGN(const HttpResponse response, send(*tidier_, "DELETE", key_of(name), query));
@@ -292,6 +305,7 @@ class S3 final : public WritableBackend {
   }
 
   std::atomic<bool> knows_conditions_{true};  ///< the server, until it says otherwise
+  std::atomic<Etags> etags_{Etags::kUnknown};
   const Url url_;
   std::mutex mutex_;  ///< of settings_.credentials
   S3Settings settings_;

@@ -32,17 +32,18 @@ from servers import S3, Server  # noqa: E402
 CKPT = os.environ.get("CKPT_BIN", str(TESTS.parent / "build" / "ckpt"))
 KEY, SECRET = "AKIDEXAMPLEKEY", "secret/with+signs="
 NGINX = os.environ.get("CKPT_NGINX") or shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
-# One object in parts, as the others send it: begun, eight parts at a time, each with its MD5 (which costs curl nothing here), completed.
+# One object in parts, as the others send it: begun, eight parts at a time, completed; each with its MD5, by which the server checks what it
+# gets (it costs curl nothing here), or without.
 CURL_PUT = """
 import base64, os, re, subprocess, sys
-url, user, folder, known = sys.argv[1:]
+url, user, folder, known, checked = sys.argv[1:]
 curl = ["curl", "-sf", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", user, "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
 begun = subprocess.run([*curl, "-X", "POST", url + "?uploads="], check=True, capture_output=True, text=True).stdout
 upload = re.search("<UploadId>(.*)</UploadId>", begun)[1]
 parts, each, etags = sorted(os.listdir(folder)), ["curl", "-Z", "--parallel-max", "8"], open(known).read().split()
 for i, (part, etag) in enumerate(zip(parts, etags)):
     md5 = base64.b64encode(bytes.fromhex(etag)).decode()
-    each += ["--next"] * (i > 0) + [*curl[1:], "-H", f"Content-MD5: {md5}", "-T", f"{folder}/{part}", f"{url}?partNumber={i + 1}&uploadId={upload}"]
+    each += ["--next"] * (i > 0) + [*curl[1:], *(["-H", f"Content-MD5: {md5}"] if checked == "1" else []), "-T", f"{folder}/{part}", f"{url}?partNumber={i + 1}&uploadId={upload}"]
 subprocess.run(each, check=True, stdout=subprocess.DEVNULL)
 document = "".join(f"<Part><PartNumber>{i + 1}</PartNumber><ETag>{etag}</ETag></Part>" for i, etag in enumerate(etags))
 subprocess.run([*curl, "-X", "POST", "--data-binary", f"<CompleteMultipartUpload>{document}</CompleteMultipartUpload>", f"{url}?uploadId={upload}"],
@@ -146,7 +147,8 @@ class Bench:
         etags.write_text("\n".join(hashlib.md5(piece.read_bytes()).hexdigest() for piece in sorted(pieces.iterdir())))
         ways = {"ckpt": lambda i: [CKPT, "convert", self.model, f"s3://bucket/c{i}.safetensors", "--to", "safetensors"],
                 "rclone": lambda i: [*copy, f"{self.bucket}/r{i}"],
-                "curl": lambda i: [sys.executable, "-S", "-c", CURL_PUT, f"{self.url}/bucket/u{i}", f"{KEY}:{SECRET}", pieces, etags]}
+                **{name: lambda i, checked=checked: [sys.executable, "-S", "-c", CURL_PUT, f"{self.url}/bucket/u{checked}{i}", f"{KEY}:{SECRET}", pieces, etags, checked]
+                   for name, checked in (("curl", "1"), ("curl, unchecked", "0"))}}
         times, memory = compare(self.options.rounds, ways, self.env)
         self.tell("put", times.pop("ckpt"), times, memory["ckpt"])
 
