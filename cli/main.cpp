@@ -10,6 +10,7 @@
 #include "cli/inherited_signals.h"
 #include "cli/options.h"
 #include "lib/base/linkage.h"
+#include "lib/base/program_cancel.h"
 
 namespace {
 
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
     keep_standard_descriptors();
     ckpt::keep_look_ups_to_files();
     ckpt::cli::take_signals(g_cancel);
+    ckpt::set_program_cancel(g_cancel);
     if (auto words = ckpt::cli::criu::words_for_criu(argc, argv)) return ckpt::cli::criu::run(*words, g_cancel);
     return ckpt::cli::run_command_line(argc, argv, options, g_cancel);
   } catch (const std::bad_alloc&) {

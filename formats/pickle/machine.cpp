@@ -9,6 +9,7 @@
 #include "formats/pickle/opcodes.h"
 #include "formats/pickle/pickle.h"
 #include "lib/base/checked.h"
+#include "lib/base/program_cancel.h"
 
 namespace ckpt::pickle {
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxName = 4096;      ///< of a module or an attribute: names are compared at every use
 constexpr size_t kMaxChanged = 1000;
+constexpr uint64_t kBetweenLooks = 1 << 16;  ///< opcodes, before the stop flag is asked again: a millisecond
 
 /// What stands for a global whose name is only known once code has run.
 constexpr struct { std::string_view module = "?", name = "<computed>"; } kComputed;
@@ -65,6 +67,7 @@ class Machine {
       if (count >= limits_.opcodes || graph_.nodes_.size() >= limits_.nodes) {
         return fail(Code::kCorrupt, "", "the pickle has more operations than the limit");
       }
+      if (count % kBetweenLooks == kBetweenLooks - 1) CKPT_TRY(check_program_cancel());
       if (!step(*op)) {
         return fail(unsupported_ ? Code::kUnsupported : Code::kCorrupt, "",
                     why_ + " at byte " + std::to_string(at) + " of the pickle");

@@ -5,6 +5,7 @@
 
 #include "formats/pickle/torch_tensor.h"
 #include "lib/base/checked.h"
+#include "lib/base/program_cancel.h"
 
 namespace ckpt::formats {
 
@@ -20,6 +21,7 @@ constexpr uint32_t kNoEntry = UINT32_MAX;
 constexpr size_t kMaxKey = 4096;       ///< bytes
 constexpr size_t kMaxAttributes = 32;  ///< of a record that many entries may share: each looks through all of them
 constexpr size_t kMaxAxes = 64;
+constexpr size_t kBetweenLooks = 1 << 14;  ///< entries, before the stop flag is asked again; even
 constexpr uint64_t kShared = 16;       ///< numbers of chunks' shapes for one node: chunks may share their sizes
 constexpr size_t kMaxDamage = 1000;    ///< findings that are kept
 
@@ -93,6 +95,7 @@ class Reader {
       if (key->size() > kMaxKey) return malformed("a key is longer than " + std::to_string(kMaxKey) + " bytes");
       // Python keeps one of two; here a string that a memo repeats would be copied each time.
       if (!keys_.insert(*key).second) return malformed("two entries are called " + std::string(*key));
+      if (i % kBetweenLooks == 0) CKPT_TRY(check_program_cancel());
       CKPT_TRY(read_value(*key, pairs[i + 1]));
     }
     return std::move(out_);
@@ -114,6 +117,7 @@ class Reader {
     entries_.reserve(pairs.size() / 2);
     index_.reserve(pairs.size() / 2);
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      if (i % kBetweenLooks == 0) CKPT_TRY(check_program_cancel());
       NodeId fqn = attribute(pairs[i], "fqn"), offset = attribute(pairs[i], "offset");
       auto key = fqn == kNoNode ? std::nullopt : graph_.as_str(fqn);
       if (!key) return malformed("an index of storage_data has no fqn");

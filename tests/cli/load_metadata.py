@@ -8,9 +8,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import numpy
@@ -38,6 +40,20 @@ class LoadMetadata(unittest.TestCase):
         done = subprocess.run([CKPT, "load-metadata", *map(str, args)], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}{done.stderr}")
         return json.loads(done.stdout) if code == 0 else done.stderr
+
+    def test_an_interrupt_is_heard_in_the_middle_of_a_long_pickle(self):
+        folder = self.base / "endless"
+        folder.mkdir()
+        (folder / ".metadata").write_bytes(b"\x80\x02" + b"(1" * (90 << 20))  # no STOP: read to its end it is damaged
+        codes = []
+        for delay in (0.2, 0.1, 0.3, 0.05, 0.5):
+            process = subprocess.Popen([CKPT, "load-metadata", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            codes.append(process.wait())
+            if codes[-1] == 130:
+                break
+        self.assertEqual(codes[-1], 130, codes)
 
     def layout(self, document):
         path = self.base / "layout.json"

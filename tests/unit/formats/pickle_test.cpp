@@ -2,6 +2,7 @@
 
 #include "formats/pickle/render.h"
 #include "formats/pickle/torch_tensor.h"
+#include "lib/base/program_cancel.h"
 #include "tests/unit/formats/helpers.h"
 
 using namespace ckpt;
@@ -129,6 +130,23 @@ TEST_CASE("pickle: limits are kept") {
   limits = {};
   limits.stack = 2;
   CHECK(!parse(as_bytes("NNN00."s), limits));
+}
+
+TEST_CASE("pickle: a stop that is asked for is heard in the middle of a long one") {
+  std::string data;
+  for (int i = 0; i < 200'000; ++i) data += "N0";
+  data += "N.";
+  CHECK(parse(as_bytes(data)));
+  static Cancel cancel;
+  cancel.request();
+  set_program_cancel(cancel);
+  const auto stopped = parse(as_bytes(data));
+  const auto loose = parse_loosely(as_bytes(data));
+  static const Cancel never;
+  set_program_cancel(never);
+  REQUIRE(!stopped);
+  CHECK(stopped.error().code == Code::kInterrupted);
+  CHECK(loose.stopped == "interrupted");
 }
 
 TEST_CASE("pickle: a container that grows in turns with another keeps its items") {
