@@ -287,6 +287,8 @@ Command::Run add_restore(VerbOptions& app) {
                  "Take this file as it is now; a path or a pattern, more than once if need be")
       .type_name("FILE")
       .one_value_each();
+  app.add_flag("--drop-labels", options->drop_labels,
+               "Let processes have ckpt's own security label (SELinux, AppArmor, Smack) where theirs was another");
   add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
   add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);

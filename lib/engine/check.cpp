@@ -11,7 +11,9 @@
 #include "lib/base/unique_fd.h"
 #include "lib/engine/gpu_files.h"
 #include "lib/proc/host.h"
+#include "lib/proc/landlock.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/landlock/capture.h"
 
 namespace ckpt::engine {
 
@@ -44,6 +46,15 @@ std::string name_of_user(uid_t uid) {
   return known ? entry.pw_name : "user " + std::to_string(uid);
 }
 
+/// A dump asks the threads themselves. Where the kernel's memory cannot be read only a dump tells.
+void find_landlock_domains(const std::vector<capture::Member>& members, capture::Inventory& inventory) {
+  for (size_t i = 0; i < members.size() && i < inventory.image.processes.size(); ++i) {
+    if (members[i].entry.zombie) continue;
+    auto found = proc::is_in_landlock_domain(members[i].entry.pid, members[i].pidfd.get());
+    if (found && *found) inventory.block(i, "", capture::kLandlock);
+  }
+}
+
 }  // namespace
 
 Result<void> check_process(int pid) {
@@ -70,6 +81,7 @@ Result<CheckReport> check(int pid, const state::ExternalOptions& external, const
   options.gpus_leave = gpu.policy != GpuOptions::Policy::kOff;
   CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::look_at_running(pid, members, options));
   report.process = proc::describe_pid(pid);
+  find_landlock_domains(members, inventory);
   report.blockers = std::move(inventory.blockers);
   report.notes = std::move(inventory.notes);
   if (!may_restore()) {

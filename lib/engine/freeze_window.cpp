@@ -77,6 +77,7 @@ Result<void> FreezeWindow::freeze() {
   constexpr uint64_t kLongestPauseUs = 50'000;
   const DumpOptions& options = context_.options;
   const uint64_t deadline = monotonic_us() + options.freeze_timeout_us;
+  outsiders_.emplace(capture_.tracees.running());
   for (uint64_t pause = 1'000;; pause = std::min(2 * pause, kLongestPauseUs)) {
     CKPT_TRY(freeze_once());
     CKPT_TRY(collect());
@@ -123,8 +124,13 @@ Result<void> FreezeWindow::describe(size_t index) {
   CKPT_TRY_ASSIGN(proc::ParasiteArea area, proc::ParasiteArea::map(tracee.pid, tracee.pid, *tracee.gadgets));
   const proc::ParasiteArea& room = areas_.emplace(tracee.pid, std::move(area)).first->second;
   image.gpu_thread = capture_.devices.driver().restore_thread(tracee.pid);
-  return capture::describe_inside(tree_->process(tracee.pid), room, collected_, tree, index,
-                                  states_[tracee.pid].xstates);
+  bool untold = false;
+  CKPT_TRY(capture::describe_inside(tree_->process(tracee.pid), room, collected_, tree, index,
+                                    states_[tracee.pid].xstates, &*outsiders_, &untold));
+  if (untold)
+    context_.progress.note("process " + std::to_string(tracee.pid) +
+                           ": whether it is in a Landlock domain, which would be lost, cannot be told");
+  return {};
 }
 
 Result<void> FreezeWindow::make_copies() {

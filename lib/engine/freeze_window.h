@@ -16,6 +16,7 @@
 #include "lib/proc/frozen_tree.h"
 #include "lib/proc/pagemap.h"
 #include "lib/state/inventory.h"
+#include "lib/state/landlock/capture.h"
 
 namespace ckpt::engine {
 
@@ -96,6 +97,7 @@ class FreezeWindow {
   std::vector<capture::SpaceBlocks> contents_;  ///< shared memory and deleted files
   std::vector<capture::SpaceBlocks> copied_;
   enum class Held { kNothing, kInStaging, kInImage } held_ = Held::kNothing;  ///< where `copied_` is
+  std::optional<capture::Outsiders> outsiders_;
   std::optional<proc::FrozenTree> tree_;
   std::map<int, proc::ParasiteArea> areas_;  ///< by pid; none is left once the tree goes on
 };

@@ -149,6 +149,7 @@ Result<void> ProcessBuilder::set_threads() {
   RestorerArea& area = child_.area();
   CKPT_TRY(hear_of_children());
   CKPT_TRY(create_threads(image_, child_));
+  if (image_.memory_of < 0) CKPT_TRY(set_futex_table(image_, child_, progress_));
   for (const store::Thread& thread : image_.threads) {
     if (!thread.cgroups.empty())
       join_cgroups_alone(cgroup_mounts_, image_.pid, thread.tid, thread.cgroups, progress_);

@@ -162,6 +162,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   how.common = options.common;
   how.lazy_log = options.lazy_log;
   how.allow_changed = options.allow_changed;
+  how.drop_labels = options.drop_labels;
   how.dry_run = options.dry_run;
   CKPT_TRY_ASSIGN(std::unique_ptr<restore::Rebuild> rebuild, restore::Rebuild::prepare(*image, how, progress));
   CKPT_TRY_ASSIGN(DeviceRestore devices, DeviceRestore::prepare(image->manifest().tree, options.gpu));

@@ -43,6 +43,7 @@ struct RestoreOptions {
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were
   std::filesystem::path
       lazy_log;  ///< what the lazy-pages daemon has to say; empty: stderr while ckpt is there, else the system log
+  bool drop_labels = false;  ///< processes may get ckpt's own security label where theirs was another one
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs

@@ -30,6 +30,7 @@
 #include "lib/state/host_check.h"
 #include "lib/state/huge_pages/restore.h"
 #include "lib/state/io_uring/restore.h"
+#include "lib/state/labels/restore.h"
 #include "lib/state/mappings/restore.h"
 #include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/namespaces/ipc_limits.h"
@@ -64,6 +65,7 @@ class WholeTree final : public Rebuild {
     check_numbers(image_, reasons);
     if (auto possible = check_credentials(image_); !possible) reasons.add(possible.error());
     check_plan(image_, reasons);
+    if (!options_.drop_labels) check_labels(image_, reasons);
     check_huge_pages(image_, reasons);
     if (options_.external.pipes == state::ExternalPipes::kNull) check_external(image_, options_.external, reasons);
     if (auto possible = check_io_urings(image_); !possible) reasons.add(possible.error());

@@ -217,6 +217,16 @@ Result<void> refuse_dispatched_calls(int tid) {
               "supported");
 }
 
+Result<void> refuse_io_ports(int tid) {
+  constexpr int kPorts = 0x201;  // NT_386_IOPERM
+  uint64_t word = 0;
+  iovec room{&word, sizeof word};
+  // Who has no leave, or a kernel without CONFIG_X86_IOPORT_PERM, has no such set.
+  if (do_ptrace(PTRACE_GETREGSET, tid, kPorts, pointer(&room)) != 0) return {};
+  return fail(Code::kUnsupported, "thread " + std::to_string(tid),
+              "may use I/O ports (ioperm), which is not supported");
+}
+
 Result<void> set_options(int tid, unsigned long options) {
   if (do_ptrace(PTRACE_SETOPTIONS, tid, 0, options | PTRACE_O_TRACESYSGOOD) != 0)
     return ptrace_error(tid, "cannot set trace options");

@@ -68,6 +68,8 @@ struct RseqConfiguration {
 Result<RseqConfiguration> get_rseq(int tid);
 /// kUnsupported: system calls of the thread end in a signal and not in the kernel: it cannot be borrowed.
 Result<void> refuse_dispatched_calls(int tid);
+/// kUnsupported: the thread has leave to use I/O ports (ioperm); that of iopl, for all of them, nothing tells.
+Result<void> refuse_io_ports(int tid);
 Result<void> set_options(int tid, unsigned long options);
 /// PTRACE_GETEVENTMSG: the pid of a clone event's child.
 Result<unsigned long> event_message(int tid);

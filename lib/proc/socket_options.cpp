@@ -10,6 +10,8 @@
 
 #include <array>
 
+#include "lib/proc/kernel_memory.h"
+
 namespace ckpt::proc {
 
 namespace {
@@ -279,6 +281,21 @@ const SocketOptionKind* find_socket_option(std::string_view name) {
   if (out == nullptr) out = find_in(kRaw, name);
   if (out == nullptr) out = find_in(kNetlink, name);
   if (out == nullptr) out = find_in(kPacket, name);
+  return out;
+}
+
+Result<HiddenOptions> read_hidden_options(int fd) {
+  HiddenOptions out;
+  CKPT_TRY_ASSIGN(const KernelMemory* kernel, KernelMemory::get());
+  CKPT_TRY_ASSIGN(const uint64_t file, kernel->file_of(fd));
+  CKPT_TRY_ASSIGN(const auto socket, kernel->read<uint64_t>(file, "file", "private_data"));
+  CKPT_TRY_ASSIGN(const auto inner, kernel->read<uint64_t>(socket, "socket", "sk"));
+  CKPT_TRY_ASSIGN(const auto sends, kernel->read<uint32_t>(inner, "sock", "sk_zckey"));
+  out.zero_copied = sends != 0;
+  CKPT_TRY_ASSIGN(const auto group, kernel->read<uint64_t>(inner, "sock", "sk_reuseport_cb"));
+  if (group == 0) return out;
+  CKPT_TRY_ASSIGN(const auto program, kernel->read<uint64_t>(group, "sock_reuseport", "prog"));
+  out.shared_out = program != 0;
   return out;
 }
 

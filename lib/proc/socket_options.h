@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/result.h"
+
 namespace ckpt::proc {
 
 struct SocketOptionKind {
@@ -21,5 +23,13 @@ std::vector<SocketOptionKind> socket_options(int family, int type, int protocol)
 
 /// nullptr: no such option.
 const SocketOptionKind* find_socket_option(std::string_view name);
+
+/// What no call tells of a socket, as the kernel's own memory has it.
+struct HiddenOptions {
+  bool shared_out = false;  ///< a program shares out what comes among the sockets of its port (SO_ATTACH_REUSEPORT_*)
+  bool zero_copied = false; ///< it has sent with MSG_ZEROCOPY: the sends are counted, and completions tell by number
+};
+/// Of a descriptor of ckpt's. kPermission, kUnsupported: see KernelMemory.
+Result<HiddenOptions> read_hidden_options(int fd);
 
 }  // namespace ckpt::proc

@@ -34,10 +34,22 @@ int signal_for_batch(const std::vector<proc::Status>& threads) {
   return proc::CallBatch::choose_signal(threads[0].caught, threads[0].ignored, pending);
 }
 
+/// `untold`: set where nothing tells.
+Result<void> refuse_domains(int pid, const std::vector<proc::BatchedThread>& threads,
+                            const std::vector<LandlockQuestion>& asked, bool* untold) {
+  bool free = true;
+  for (size_t i = 0; i < threads.size(); ++i) free = free && asked[i].is_free(threads[i].calls);
+  if (free) return {};
+  CKPT_TRY_ASSIGN(const bool told, settle_landlock(pid));
+  if (untold != nullptr) *untold = !told;
+  return {};
+}
+
 }  // namespace
 
 Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::ParasiteArea& area, const Inventory& found,
-                             store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates) {
+                             store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates,
+                             const Outsiders* outsiders, bool* untold) {
   store::ProcessImage& image = tree.processes[index];
   const std::vector<proc::Status>& statuses = found.statuses[index];
   image.stopped = frozen.stopped_by() != 0;
@@ -46,12 +58,14 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   std::vector<proc::BatchedThread> threads(image.threads.size());
   std::vector<ThreadQuestions> asked;
   std::vector<UringQuestions> asked_rings;
+  std::vector<LandlockQuestion> asked_domains;
   const int table = image.descriptors_of < 0 ? static_cast<int>(index) : image.descriptors_of;
   const std::vector<RingPlace> rings = rings_of(tree, table);
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(take_registers(image.pid, statuses[i].pending_private != 0, threads[i], image.threads[i], xstates[i]));
     asked.emplace_back(threads[i].calls);
     asked_rings.emplace_back(threads[i].calls, rings);
+    asked_domains.emplace_back(threads[i].calls, outsiders, image, image.threads[i]);
   }
   proc::CallList& calls = threads[0].calls;
   const ActionQuestions actions(calls, statuses[0]);
@@ -61,6 +75,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const FutureLockQuestion locks(calls, area);
   proc::CallBatch batch(area, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
+  CKPT_TRY(refuse_domains(image.pid, threads, asked_domains, untold));
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
     CKPT_TRY(asked_rings[i].take(threads[i].calls, threads[i].tid, tree));

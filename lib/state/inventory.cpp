@@ -18,6 +18,8 @@
 #include "lib/proc/seccomp.h"
 #include "lib/proc/userfault.h"
 #include "lib/state/aio/capture.h"
+#include "lib/state/attributes/capture.h"
+#include "lib/state/labels/capture.h"
 #include "lib/state/memory_policies/capture.h"
 #include "lib/state/namespaces/capture.h"
 #include "lib/state/namespaces/entered.h"
@@ -221,6 +223,9 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
   image.login_uid = static_cast<int64_t>(number_of(proc::read_small(pid, "loginuid"), 10, ~0ull));
   image.oom_score_adj = static_cast<int>(number_of(proc::read_small(pid, "oom_score_adj"), 10, 0));
   image.coredump_filter = static_cast<int>(number_of(proc::read_small(pid, "coredump_filter"), 16, 0x33));
+  const int then = walk.options.earlier != nullptr ? walk.options.earlier->find(pid) : -1;
+  image.autogroup_nice = then >= 0 ? walk.options.earlier->image.processes[static_cast<size_t>(then)].autogroup_nice
+                                   : read_autogroup_nice(pid);
   CKPT_TRY_ASSIGN(image.arguments, proc::read_cmdline(pid));
   CKPT_TRY_ASSIGN(image.auxv, proc::read_auxv(pid));
   walk.out.statuses[process].push_back(std::move(status));
@@ -423,6 +428,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   shared_memory.find_sources();
   block_unrestorable_memory(walk);
   inventory_outside(walk);
+  note_labels(out);
   return out;
 }
 

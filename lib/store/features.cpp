@@ -51,6 +51,13 @@ bool has_huge_pages(const Manifest& manifest) {
          });
 }
 
+bool has_labels(const Manifest& manifest) {
+  const auto& processes = manifest.tree.processes;
+  return std::any_of(processes.begin(), processes.end(), [](const ProcessImage& p) {
+    return std::any_of(p.threads.begin(), p.threads.end(), [](const Thread& t) { return !t.labels.empty(); });
+  });
+}
+
 template <class Test>
 bool any_process(const Manifest& manifest, Test test) {
   return std::any_of(manifest.tree.processes.begin(), manifest.tree.processes.end(), test);
@@ -74,6 +81,7 @@ constexpr Feature kFeatures[] = {
     {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},
     {"user-namespace", [](const Manifest& m) { return m.tree.namespaces.has("user"); }},
+    {"security-labels", has_labels},
     {"network",
      [](const Manifest& m) {
        return m.tree.namespaces.network.has_content() || !m.tree.namespaces.network.filters.empty();

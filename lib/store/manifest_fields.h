@@ -65,6 +65,9 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.optional().flag("thp_except_advised", p.thp_except_advised);
   a.optional().flag("memory_merge", p.memory_merge);
   a.optional().flag("amx_tiles", p.amx_tiles);
+  a.optional().flag("restores_timer_ids", p.restores_timer_ids);
+  a.optional().number("futex_slots", p.futex_slots, -1);
+  a.optional().number("autogroup_nice", p.autogroup_nice, -20, 19);
   a.number("oom_score_adj", p.oom_score_adj, -1000, 1000);
   a.number("coredump_filter", p.coredump_filter);
   a.number("gpu_thread", p.gpu_thread, 0);

@@ -20,6 +20,7 @@
 #include "lib/state/files/record.h"
 #include "lib/state/gpu/record.h"
 #include "lib/state/io_uring/record.h"
+#include "lib/state/labels/record.h"
 #include "lib/state/locks/record.h"
 #include "lib/state/mappings/record.h"
 #include "lib/state/memory_policies/record.h"
@@ -85,6 +86,9 @@ struct ProcessImage {
   bool thp_except_advised = false;  ///< ... but for what asked for huge pages (madvise)
   bool memory_merge = false;        ///< PR_SET_MEMORY_MERGE: what it maps is looked through for equal pages
   bool amx_tiles = false;           ///< has leave to use AMX tiles (ARCH_REQ_XCOMP_PERM), whether it does now or not
+  bool restores_timer_ids = false;  ///< PR_TIMER_CREATE_RESTORE_IDS: it chooses the numbers of its POSIX timers
+  int futex_slots = -1;             ///< PR_FUTEX_HASH_GET_SLOTS; 0: it has no table of its own; -1: not known
+  int autogroup_nice = 0;           ///< of its session, /proc/PID/autogroup
   int gpu_thread = 0;  ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
   int oom_score_adj = 0;
   int coredump_filter = 0x33;

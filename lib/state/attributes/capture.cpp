@@ -3,6 +3,9 @@
 #include <linux/prctl.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "lib/proc/procfs.h"
 
 namespace ckpt::capture {
@@ -13,9 +16,27 @@ constexpr uint64_t kGetRegistrations = 1 << 9;  // MEMBARRIER_CMD_GET_REGISTRATI
 constexpr uint64_t kGetMemoryMerge = 68;        // PR_GET_MEMORY_MERGE, Linux 6.4
 constexpr uint64_t kExceptAdvised = 1 << 1;     // PR_THP_DISABLE_EXCEPT_ADVISED, Linux 6.18
 constexpr uint64_t kGetPermittedFeatures = 0x1022, kGetUntagMask = 0x4001;  // ARCH_GET_XCOMP_PERM, ARCH_GET_UNTAG_MASK
+constexpr uint64_t kTimerIds = 77, kGetTimerIds = 2;  // PR_TIMER_CREATE_RESTORE_IDS, Linux 6.15
+constexpr uint64_t kFutexHash = 78, kGetSlots = 2;    // PR_FUTEX_HASH, Linux 6.16
 constexpr uint64_t kTileData = 1 << 18;         // XFEATURE_XTILEDATA
 
 }  // namespace
+
+int parse_autogroup_nice(std::string_view text) {
+  constexpr std::string_view kNice = " nice ";
+  constexpr int kLowest = -20, kHighest = 19;
+  const size_t at = text.rfind(kNice);
+  if (at == std::string_view::npos) return 0;
+  const std::string_view word = text.substr(at + kNice.size());
+  int out = 0;
+  std::from_chars(word.data(), word.data() + word.size(), out);
+  return std::clamp(out, kLowest, kHighest);
+}
+
+int read_autogroup_nice(int pid) {
+  auto text = proc::read_small(pid, "autogroup");
+  return text ? parse_autogroup_nice(*text) : 0;
+}
 
 AttributeQuestions::AttributeQuestions(proc::CallList& calls) {
   break_ = calls.add("read its break", SYS_brk, {0});
@@ -31,6 +52,8 @@ AttributeQuestions::AttributeQuestions(proc::CallList& calls) {
   local_table_ = calls.add("read its local descriptor table", SYS_modify_ldt, {0, 0, 64}, 64, proc::kSecond);
   untag_mask_ = calls.add("read its address masking", SYS_arch_prctl, {kGetUntagMask, 0}, sizeof(uint64_t),
                           proc::kSecond);
+  timer_ids_ = calls.add("read whether it chooses timer ids", SYS_prctl, {kTimerIds, kGetTimerIds});
+  futex_slots_ = calls.add("read the size of its futex table", SYS_prctl, {kFutexHash, kGetSlots});
   membarrier_ = calls.add("read its membarrier registrations", SYS_membarrier, {kGetRegistrations, 0, 0});
 }
 
@@ -61,6 +84,8 @@ Result<void> AttributeQuestions::take(const proc::CallList& calls, store::Proces
     CKPT_TRY_ASSIGN(const uint64_t permitted, calls.answer<uint64_t>(permitted_));
     image.amx_tiles = (permitted & kTileData) != 0;
   }
+  image.restores_timer_ids = calls.result(timer_ids_) == 1;
+  if (calls.result(futex_slots_) >= 0) image.futex_slots = static_cast<int>(calls.result(futex_slots_));
   CKPT_TRY(refuse_odd_addresses(calls, image.pid));
   if (const int64_t registered = calls.result(membarrier_); registered > 0 && image.memory_of < 0)
     image.membarrier = static_cast<uint32_t>(registered);

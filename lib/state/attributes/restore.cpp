@@ -89,6 +89,21 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
   return {};
 }
 
+Result<void> set_futex_table(const store::ProcessImage& image, Child& child, ProgressSink& progress) {
+  constexpr int kFutexHash = 78, kSetSlots = 1, kGetSlots = 2;  // PR_FUTEX_HASH, Linux 6.16
+  // Without threads there is none until it is asked for.
+  if (image.futex_slots < 0 || (image.futex_slots == 0 && image.threads.size() == 1)) return {};
+  SyscallBatch get;
+  get.try_add("read the size of its futex table", SYS_prctl, kFutexHash, kGetSlots, 0, 0, 0);
+  CKPT_TRY(child.run(get));
+  if (get.calls()[0].result == image.futex_slots) return {};
+  SyscallBatch set;
+  set.try_add("set the size of its futex table", SYS_prctl, kFutexHash, kSetSlots, image.futex_slots, 0, 0);
+  CKPT_TRY(child.run(set));
+  if (set.calls()[0].result < 0) progress.note(fmt::format("process {}: {}", image.pid, set.failure(0).text()));
+  return {};
+}
+
 void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& batch, ProgressSink& progress) {
   constexpr int kSysResource = 24;
   bool may_raise = proc::has_capability(kSysResource);

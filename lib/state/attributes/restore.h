@@ -26,6 +26,9 @@ void register_barriers(const store::ProcessImage& image, SyscallBatch& batch);
 /// The user as which its session was begun (audit). Only a process itself may set its own; said where it may not.
 Result<void> set_login_uid(const store::ProcessImage& image, Child& child, ProgressSink& progress);
 
+/// As many slots as the table of its futexes had, where that was not what the kernel chooses. Once it has its threads.
+Result<void> set_futex_table(const store::ProcessImage& image, Child& child, ProgressSink& progress);
+
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
 void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& batch, ProgressSink& progress);
 

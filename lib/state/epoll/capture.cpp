@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/kcmp.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -33,9 +34,19 @@ int find_watched(const Inventory& found, const store::FdSlot& set, int target, u
   return -1;
 }
 
+/// Whatever it watches, it may ask network devices by itself. Kernels before 6.9 know nothing of it.
+Result<void> take_busy_poll(const Place& place, store::Epoll& epoll) {
+  CKPT_TRY_ASSIGN(const UniqueFd theirs, DescriptorContext::duplicate(place));
+  store::EpollParameters found;
+  if (::ioctl(theirs.get(), store::kGetEpollParameters, &found) != 0) return {};
+  if (found != store::EpollParameters()) epoll.busy_poll = {found.microseconds, found.budget, found.preferred};
+  return {};
+}
+
 }  // namespace
 
 Result<void> take_epoll(const Place& place, Descriptor& d) {
+  CKPT_TRY(take_busy_poll(place, d.epoll));
   for (const auto& target : place.info.epoll) {
     d.epoll.entries.push_back({static_cast<int>(place.process), target.fd, -1, target.events, target.data});
   }

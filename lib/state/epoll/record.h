@@ -24,8 +24,19 @@ void describe(A& a, typename A::template Of<EpollEntry> e) {
   a.hex("data", e.data);
 }
 
+/// struct epoll_params of Linux 6.9, newer than Debian 12's headers.
+struct EpollParameters {
+  uint32_t microseconds = 0;
+  uint16_t budget = 0;
+  uint8_t preferred = 0, unused = 0;
+  bool operator==(const EpollParameters&) const = default;
+};
+static_assert(sizeof(EpollParameters) == 8);
+inline constexpr unsigned long kSetEpollParameters = 0x40088A01, kGetEpollParameters = 0x80088A02;  // EPIOC*PARAMS
+
 struct Epoll {
   std::vector<EpollEntry> entries;
+  std::vector<uint32_t> busy_poll;  ///< EPIOCGPARAMS: microseconds, budget, preferred (0, 1); empty: as it was made
   bool operator==(const Epoll&) const = default;
 };
 
@@ -33,6 +44,7 @@ struct Epoll {
 template <class A>
 void describe(A& a, typename A::template Of<Epoll> e) {
   a.list("epoll", e.entries);
+  a.optional().numbers("epoll_busy_poll", e.busy_poll);
 }
 
 }  // namespace ckpt::store

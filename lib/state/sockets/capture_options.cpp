@@ -52,6 +52,21 @@ void find_unsupported(int fd, const store::Socket& socket, std::vector<std::stri
     out.push_back("a UDP socket that unpacks a tunnel (UDP_ENCAP), which is not supported");
 }
 
+/// Where the kernel's memory cannot be read these are lost.
+void find_hidden(int fd, const store::Socket& socket, std::vector<std::string>& out) {
+  const bool is_inet = socket.family == AF_INET || socket.family == AF_INET6;
+  if (!is_inet || (int_option(fd, SOL_SOCKET, SO_REUSEPORT).value_or(0) == 0 &&
+                   int_option(fd, SOL_SOCKET, SO_ZEROCOPY).value_or(0) == 0))
+    return;
+  const auto found = proc::read_hidden_options(fd);
+  if (!found) return;
+  if (found->shared_out)
+    out.push_back(
+        "a socket of a group that a program shares out (SO_ATTACH_REUSEPORT_CBPF, _EBPF), which is not supported");
+  if (found->zero_copied)
+    out.push_back("a socket that has sent with MSG_ZEROCOPY, whose count of sends cannot be made again");
+}
+
 void take_values(int fd, store::Socket& socket) {
   for (const auto& kind : proc::socket_options(socket.family, socket.type, socket.protocol)) {
     std::array<uint8_t, 256> value{};
@@ -110,6 +125,7 @@ Result<std::vector<std::string>> take_socket_options(int fd, bool values, store:
   CKPT_TRY_ASSIGN(bool readable, take_filter(fd, socket.filter));
   if (!readable) obstacles.push_back("a socket with an eBPF filter (SO_ATTACH_BPF), which cannot be read");
   find_unsupported(fd, socket, obstacles);
+  find_hidden(fd, socket, obstacles);
   return obstacles;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/state/cgroups/record.h"
+#include "lib/state/labels/record.h"
 #include "lib/state/memory_policies/record.h"
 #include "lib/state/signals/record.h"
 
@@ -69,6 +70,10 @@ struct Thread {
   bool no_new_privs = false;
   std::vector<Cgroup> cgroups;        ///< where they differ from the leader's; empty: the same
   MemoryPolicy policy;
+  int util_min = -1, util_max = -1;   ///< how much of a processor it is taken to use, of 1024; -1: the kernel's choice
+  int mce_kill = 2;                   ///< PR_MCE_KILL_GET: PR_MCE_KILL_LATE, _EARLY, _DEFAULT
+  bool io_flusher = false;            ///< PR_SET_IO_FLUSHER
+  std::vector<SecurityLabel> labels;
   bool operator==(const Thread&) const = default;
 };
 
@@ -123,6 +128,11 @@ void describe(A& a, typename A::template Of<Thread> t) {
   a.flag("no_new_privs", t.no_new_privs);
   a.list("cgroups", t.cgroups);
   a.object("policy", t.policy);
+  a.optional().number("util_min", t.util_min, -1, 1024);
+  a.optional().number("util_max", t.util_max, -1, 1024);
+  a.optional().number("mce_kill", t.mce_kill, 0, 2);
+  a.optional().flag("io_flusher", t.io_flusher);
+  a.optional().list("labels", t.labels);
 }
 
 }  // namespace ckpt::store

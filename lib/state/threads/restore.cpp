@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <ctime>
 
@@ -17,6 +18,7 @@
 #include "lib/proc/ptrace.h"
 #include "lib/proc/rseq.h"
 #include "lib/state/namespaces/user.h"
+#include "lib/state/threads/clamps.h"
 
 namespace ckpt::restore {
 
@@ -37,23 +39,37 @@ user_regs_struct raw(const Registers& regs) {
   return out;
 }
 
-/// struct sched_attr of 48 bytes; the utilisation clamps behind it stay at their defaults.
-struct Scheduling {
-  uint32_t size, policy;
-  uint64_t flags;
-  int32_t nice;
-  uint32_t priority;
-  uint64_t runtime, deadline, period;
-};
-static_assert(sizeof(Scheduling) == 48);
+using Scheduling = capture::SchedulingAttributes;
+
+/// Those of ckpt, which its threads and children begin with.
+capture::Clamps own_clamps() {
+  Scheduling attr{};
+  if (::syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0) return {};
+  return capture::chosen_clamps(attr, capture::usual_clamps());
+}
+
+/// A kernel without clamps refuses them, which is said.
+void set_clamps(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
+  constexpr uint64_t kClampsAlone = 0x08 | 0x10 | 0x20 | 0x40;  // SCHED_FLAG_KEEP_ALL, _UTIL_CLAMP; 5.3
+  static const capture::Clamps own = own_clamps();
+  if (own == capture::Clamps{thread.util_min, thread.util_max}) return;
+  Scheduling attr{};
+  attr.size = sizeof attr, attr.flags = kClampsAlone;
+  attr.util_min = static_cast<uint32_t>(thread.util_min), attr.util_max = static_cast<uint32_t>(thread.util_max);
+  batch.try_add("clamp how much of a processor a thread is taken to use", SYS_sched_setattr, 0, area.put(attr), 0);
+}
 
 void set_scheduling(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
-  const Scheduling attr{sizeof attr,           thread.sched_policy,  thread.sched_flags,    thread.nice,
-                        thread.sched_priority, thread.sched_runtime, thread.sched_deadline, thread.sched_period};
+  Scheduling attr{};
+  attr.size = offsetof(Scheduling, util_min);
+  attr.policy = thread.sched_policy, attr.flags = thread.sched_flags;
+  attr.nice = thread.nice, attr.priority = thread.sched_priority;
+  attr.runtime = thread.sched_runtime, attr.deadline = thread.sched_deadline, attr.period = thread.sched_period;
   // One in a user namespace has no rights to a higher priority: ckpt has.
   const bool by_ckpt =
       state::tree_user() != nullptr && ::syscall(SYS_sched_setattr, thread.tid, &attr, 0) == 0;
   if (!by_ckpt) batch.add("set a thread's scheduling", SYS_sched_setattr, 0, area.put(attr), 0);
+  set_clamps(thread, area, batch);
   if (!thread.affinity.empty()) {
     ByteSpan mask(reinterpret_cast<const std::byte*>(thread.affinity.data()), thread.affinity.size());
     // The processors it was bound to may not be there: then it runs on all.
@@ -90,6 +106,10 @@ void set_state(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
       batch.try_add("restrict a thread's speculation", SYS_prctl, PR_SET_SPECULATION_CTRL, i, thread.speculation[i], 0,
                     0);
   }
+  batch.add("set what becomes of a thread with broken memory", SYS_prctl, PR_MCE_KILL, PR_MCE_KILL_SET,
+            thread.mce_kill, 0, 0);
+  constexpr int kSetIoFlusher = 57;  // PR_SET_IO_FLUSHER, 5.6
+  if (thread.io_flusher) batch.try_add("make a thread an I/O flusher", SYS_prctl, kSetIoFlusher, 1, 0, 0, 0);
   batch.add("name a thread", SYS_prctl, PR_SET_NAME, area.put_string(thread.comm), 0, 0, 0);
   set_scheduling(thread, area, batch);
 }

@@ -97,6 +97,7 @@ Result<void> take_registers(int pid, bool has_pending, proc::BatchedThread& batc
                             std::vector<std::byte>& xstate) {
   batched.tid = thread.tid, batched.xstate = &xstate;
   CKPT_TRY(proc::refuse_dispatched_calls(thread.tid));
+  CKPT_TRY(proc::refuse_io_ports(thread.tid));
   CKPT_TRY_ASSIGN(batched.regs, proc::get_registers(thread.tid));
   if (batched.regs.cs == 0x23)
     return fail(Code::kUnsupported, "thread " + std::to_string(thread.tid), "runs 32-bit code, which is not supported");
@@ -128,6 +129,7 @@ ThreadQuestions::ThreadQuestions(CallList& calls)
           calls.add("read its parent-death signal", SYS_prctl, {PR_GET_PDEATHSIG, 0}, sizeof(int), kSecond)),
       clock_reads_(calls.add("read its use of the time stamp", SYS_prctl, {PR_GET_TSC, 0}, sizeof(int), kSecond)),
       cpuid_(calls.add("read its use of cpuid", SYS_arch_prctl, {kGetCpuid, 0})),
+      mce_kill_(calls.add("read what becomes of it with broken memory", SYS_prctl, {PR_MCE_KILL_GET})),
       policy_(ask_thread_policy(calls)) {
   for (size_t i = 0; i < speculation_.size(); ++i)
     speculation_[i] = calls.add("read its speculation", SYS_prctl, {PR_GET_SPECULATION_CTRL, i});
@@ -144,6 +146,7 @@ Result<void> ThreadQuestions::take(const CallList& calls, store::Thread& thread)
   CKPT_TRY_ASSIGN(const uint64_t securebits, calls.value(securebits_));
   thread.securebits = static_cast<uint32_t>(securebits);
   CKPT_TRY_ASSIGN(thread.parent_death_signal, calls.answer<int>(death_signal_));
+  if (calls.result(mce_kill_) >= 0) thread.mce_kill = static_cast<int>(calls.result(mce_kill_));
   for (size_t i = 0; i < speculation_.size(); ++i) {
     const int64_t found = calls.result(speculation_[i]);
     const bool chosen = found > 0 && (found & PR_SPEC_PRCTL) != 0 && (found & kRestricted) != 0;

@@ -52,7 +52,8 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, Sysc
     itimerspec setting{timespec_of(timer.interval_ns), timespec_of(timer.value_ns)};
     if (timer.value_ns != 0) batch.add("arm a timer", SYS_timer_settime, timer.id, 0, area.put(setting), 0);
   }
-  if (choose) batch.add("choose timer ids no more", SYS_prctl, kRestoreTimerIds, 0, 0, 0, 0);
+  if (choose)
+    batch.add("choose timer ids no more", SYS_prctl, kRestoreTimerIds, image.restores_timer_ids ? 1 : 0, 0, 0, 0);
 }
 
 }  // namespace

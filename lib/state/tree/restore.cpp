@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <set>
 
 #include "lib/base/io.h"
 #include "lib/state/files/tree_root.h"
@@ -143,12 +144,26 @@ Result<void> Tree::enter_namespaces() {
   return children_[0]->run(batch);
 }
 
+/// The kernel makes a group of its own for the scheduler of each session that begins.
+void Tree::weigh_sessions() {
+  std::set<int> done;
+  for (size_t i = 0; i < image_.processes.size(); ++i) {
+    const ProcessImage& p = image_.processes[i];
+    if (!children_[i] || session_[i] <= 0 || !done.insert(session_[i]).second || p.autogroup_nice == 0) continue;
+    const std::string nice = std::to_string(p.autogroup_nice);
+    if (auto written = io::write_file(fmt::format("/proc/{}/autogroup", p.pid), nice); !written)
+      progress_.note(fmt::format("process {}: the nice value of its session's autogroup stays 0, not {}: {}", p.pid,
+                                 nice, written.error().text()));
+  }
+}
+
 Result<void> Tree::make(RestorerArea& area, Child::Parent parent_of_root) {
   CKPT_TRY(make_root(area, parent_of_root));
   CKPT_TRY(enter_namespaces());
   CKPT_TRY(started(0));
   CKPT_TRY(create_deferred());
   CKPT_TRY(join_groups());
+  weigh_sessions();
   CKPT_TRY(give_terminals());
   return end_helpers();
 }

@@ -60,6 +60,7 @@ class Tree {
   Result<Helper*> add_helper(int number, int parent, const std::function<Result<Child>(int)>& make);
   Result<Child> make_helper(int number, const std::function<Result<Child>(int)>& make);
   Result<void> join_groups();
+  void weigh_sessions();
   Result<void> give_terminals();
   Result<void> end_helpers();
   Result<void> reap(Child& parent, int pid);

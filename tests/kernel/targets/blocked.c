@@ -1,6 +1,7 @@
 // Holds one thing that an image does not cover yet, named by argv[2], or all of them. It must be refused by name and
 // find the process as it was. A control for the runner: "nothing" is not refused.
 #include <linux/aio_abi.h>
+#include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
@@ -51,6 +52,26 @@ static void hold_lease_broken(void) {
   if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) target_skip("no leases here: %s", strerror(errno));
   CHECK(open("leased", O_RDONLY | O_NONBLOCK) == -1);
   CHECK_EQUAL(errno, EWOULDBLOCK);
+}
+static void hold_reuseport(void) {
+  struct sock_filter first = {BPF_RET | BPF_K, 0, 0, 0};
+  struct sock_fprog program = {1, &first};
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+  CHECK_EQUAL(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+  CHECK_EQUAL(bind(fd, (struct sockaddr*)&address, sizeof address), 0);
+  if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) != 0)
+    target_skip("SO_ATTACH_REUSEPORT_CBPF: %s", strerror(errno));
+}
+static void hold_zero_copy(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof address;
+  CHECK_EQUAL(bind(fd, (struct sockaddr*)&address, sizeof address), 0);
+  CHECK_EQUAL(getsockname(fd, (struct sockaddr*)&address, &size), 0);
+  CHECK_EQUAL(connect(fd, (struct sockaddr*)&address, sizeof address), 0);
+  if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) != 0) target_skip("SO_ZEROCOPY: %s", strerror(errno));
+  if (send(fd, map_pages(PAGE_SIZE), PAGE_SIZE, MSG_ZEROCOPY) < 0) target_skip("MSG_ZEROCOPY: %s", strerror(errno));
 }
 static struct uring g_ring;
 /// Waits for something that does not come.
@@ -276,6 +297,8 @@ static const struct Thing {
     {"watched_output", hold_watched_output},
     {"fanotify_unread", hold_fanotify_unread},
     {"lease_broken", hold_lease_broken},
+    {"reuseport", hold_reuseport},
+    {"zero_copy", hold_zero_copy},
     {"aio", hold_aio},
     {"aio_forked", hold_aio_forked},
     {"hugetlb", hold_hugetlb},
@@ -304,6 +327,7 @@ int main(int argc, char** argv) {
     // Not each of them is there on every machine, so the sum is of those that are always.
     bool always = strncmp(name, "io_uring", 8) != 0 && strncmp(name, "aio", 3) != 0 && strcmp(name, "hugetlb") != 0 &&
                   strcmp(name, "userfaultfd") != 0 && strncmp(name, "sem_undo", 8) != 0 &&
+                  strcmp(name, "reuseport") != 0 && strcmp(name, "zero_copy") != 0 &&
                   strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 &&
                   strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;

@@ -1,10 +1,20 @@
 // An epoll set with its events and data, edge-triggered and one-shot entries, a pipe, a timer, and one set inside
-// another.
+// another; how it polls network devices.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/timerfd.h>
 
 #include "target.h"
+
+/// struct epoll_params of Linux 6.9.
+struct Parameters {
+  uint32_t microseconds;
+  uint16_t budget;
+  uint8_t preferred, unused;
+};
+enum { kSet = 0x40088A01 };
+static const unsigned long kGet = 0x80088A02;
 
 static void add(int epoll, int fd, uint32_t events, uint64_t data) {
   struct epoll_event event = {.events = events, .data.u64 = data};
@@ -33,6 +43,9 @@ int main(int argc, char** argv) {
   add(inner, timer, EPOLLIN, 1ull << 63);
   add(outer, inner, EPOLLIN, 0xdeadbeef);
   add(outer, spent, EPOLLIN | EPOLLONESHOT, 16);
+  const struct Parameters wanted = {77, 8, 1, 0};
+  struct Parameters found = {0, 0, 0, 0};
+  const bool polls = ioctl(outer, kSet, &wanted) == 0;  // where the kernel knows it
   int count;
   CHECK_EQUAL(take(outer, &count) & 16, 16);  // from here on the one-shot entry is off
   target_ready();
@@ -58,5 +71,7 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(take(outer, &count) & 16, 16);
   CHECK_EQUAL(epoll_ctl(inner, EPOLL_CTL_DEL, level, NULL), 0);
   CHECK_EQUAL(fcntl(inner, F_GETFD), FD_CLOEXEC);
+  if (polls) CHECK(ioctl(outer, kGet, &found) == 0 && memcmp(&found, &wanted, sizeof found) == 0);
+  if (polls) CHECK(ioctl(inner, kGet, &found) == 0 && found.microseconds == 0 && found.budget == 0);
   target_pass();
 }

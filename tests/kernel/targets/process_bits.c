@@ -1,11 +1,15 @@
 // prctl values and small files of /proc: parent-death signal, timer slack, dumpable, child subreaper, THP off but where
-// it is asked for, merged memory, OOM score, coredump filter; a thread's own ones, in a thread that has others.
+// it is asked for, merged memory, OOM score, coredump filter, chosen timer ids, slots for futexes; a thread's own ones,
+// in a thread that has others: what broken memory does to it, how much of a processor it is taken to use.
 #include <linux/securebits.h>
 #include <sys/prctl.h>
 
 #include "target.h"
 
 enum { kExceptAdvised = 2, kSetMemoryMerge = 67, kGetMemoryMerge = 68 };
+enum { kTimerIds = 77, kTimerIdsOn = 1, kTimerIdsGet = 2, kFutexHash = 78, kSlotsSet = 1, kSlotsGet = 2 };
+enum { kSlots = 64, kFlusherSet = 57, kFlusherGet = 58, kKeepAndClamp = 0x08 | 0x10 | 0x20 | 0x40 };
+static bool g_timer_ids, g_slots, g_flusher, g_clamps;
 static volatile int g_died, g_phase;
 static bool g_has_bits, g_worker_alone;  // argv[2] "worker": only another thread than the first hears of the parent
 static int g_thp, g_merge;
@@ -27,14 +31,42 @@ static long read_proc(const char* path, int base) {
   return strtol(text, NULL, base);
 }
 
+/// struct sched_attr of Linux 5.3.
+struct Attributes {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime, deadline, period;
+  uint32_t util_min, util_max;
+};
+
+/// Only where the kernel has what it takes: each is checked if it could be set.
+static void set_more(void) {
+  struct Attributes attributes = {.size = sizeof attributes, .flags = kKeepAndClamp, .util_min = 100, .util_max = 700};
+  CHECK_EQUAL(prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0), 0);
+  g_flusher = prctl(kFlusherSet, 1, 0, 0, 0) == 0;
+  g_clamps = syscall(SYS_sched_setattr, 0, &attributes, 0) == 0;
+}
+static void check_more(void) {
+  struct Attributes attributes = {.size = sizeof attributes};
+  CHECK_EQUAL(prctl(PR_MCE_KILL_GET, 0, 0, 0, 0), PR_MCE_KILL_EARLY);
+  if (g_flusher) CHECK_EQUAL(prctl(kFlusherGet, 0, 0, 0, 0), 1);
+  CHECK_EQUAL(syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0), 0);
+  if (g_clamps) CHECK_EQUAL(attributes.util_min, 100);
+  if (g_clamps) CHECK_EQUAL(attributes.util_max, 700);
+}
+
 static void* work(void* unused) {
   int signal_number = 0;
   CHECK_EQUAL(prctl(PR_SET_TIMERSLACK, 123456), 0);
   const int wanted = g_worker_alone ? SIGTERM : SIGURG;
   CHECK_EQUAL(prctl(PR_SET_PDEATHSIG, wanted), 0);
   g_has_bits = prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) == 0;
+  set_more();
   g_phase = 1;
   while (g_phase != 2) sleep_ms(2);
+  check_more();
   CHECK_EQUAL(prctl(PR_GET_TIMERSLACK), 123456);
   CHECK_EQUAL(prctl(PR_GET_PDEATHSIG, &signal_number), 0);
   CHECK(signal_number == wanted || (g_worker_alone && signal_number == 0));  // as below
@@ -57,6 +89,8 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(prctl(PR_SET_DUMPABLE, 0), 0);
   pthread_t thread = start_thread(work, NULL);
   while (g_phase != 1) sleep_ms(1);
+  g_timer_ids = prctl(kTimerIds, kTimerIdsOn, 0, 0, 0) == 0;
+  g_slots = prctl(kFutexHash, kSlotsSet, kSlots, 0, 0) == 0;
   target_ready();
   target_wait(NULL);
   int value = 0;
@@ -69,6 +103,9 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), g_thp);
   if (g_merge != 0) CHECK_EQUAL(prctl(kGetMemoryMerge, 0, 0, 0, 0), 1);
   CHECK_EQUAL(prctl(PR_GET_SECUREBITS), 0);
+  CHECK_EQUAL(prctl(PR_MCE_KILL_GET, 0, 0, 0, 0), PR_MCE_KILL_DEFAULT);
+  if (g_timer_ids) CHECK_EQUAL(prctl(kTimerIds, kTimerIdsGet, 0, 0, 0), 1);
+  if (g_slots) CHECK_EQUAL(prctl(kFutexHash, kSlotsGet, 0, 0, 0), kSlots);
   CHECK_EQUAL(prctl(PR_GET_DUMPABLE), 0);
   CHECK_EQUAL(read_proc("/proc/self/oom_score_adj", 10), 321);
   CHECK_EQUAL(read_proc("/proc/self/coredump_filter", 16), 0x15);

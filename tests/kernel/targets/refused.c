@@ -65,6 +65,32 @@ static void* leave_table(void* unused) {
 }
 static void hold_table(void) { start_thread(leave_table, NULL); }
 
+static void* use_ports(void* unused) {
+  if (syscall(SYS_ioperm, 0x80, 1, 1) != 0) target_skip("no I/O ports: %s", strerror(errno));
+  wait_in_kernel();
+  return unused;
+}
+static void hold_ports(void) { start_thread(use_ports, NULL); }
+static void enter_domain(void) {
+  const uint64_t handled = 1;  // LANDLOCK_ACCESS_FS_EXECUTE
+  CHECK_EQUAL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  long rules = syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0);
+  if (rules < 0) target_skip("no Landlock: %s", strerror(errno));
+  CHECK_EQUAL(syscall(SYS_landlock_restrict_self, rules, 0), 0);
+  CHECK_EQUAL(close((int)rules), 0);
+}
+static void* restrict_thread(void* unused) {
+  enter_domain();
+  wait_in_kernel();
+  return unused;
+}
+static void hold_landlock_thread(void) { start_thread(restrict_thread, NULL); }
+static void hold_landlock_user(void) {
+  if (setresgid(10007, 10007, 10007) != 0 || setresuid(10001, 10001, 10001) != 0) target_skip("not root");
+  CHECK_EQUAL(prctl(PR_SET_DUMPABLE, 1), 0);
+  enter_domain();
+}
+
 static const struct Thing {
   const char* name;
   void (*hold)(void);
@@ -72,7 +98,9 @@ static const struct Thing {
 } kThings[] = {
     {"dispatch", hold_dispatch, false}, {"segments", hold_segments, false}, {"clock", hold_clock, true},
     {"cpuid", hold_cpuid, true},        {"timer", hold_timer, false},       {"folder", hold_folder, true},
-    {"table", hold_table, true},        {"mdwe", hold_mdwe, false},
+    {"table", hold_table, true},        {"mdwe", hold_mdwe, false},         {"landlock", enter_domain, false},
+    {"landlock_thread", hold_landlock_thread, true}, {"landlock_user", hold_landlock_user, false},
+    {"ports", hold_ports, true},
 };
 
 int main(int argc, char** argv) {

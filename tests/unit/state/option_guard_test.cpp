@@ -22,16 +22,16 @@ void set_peek_offset(int fd, int value) {
   REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &value, sizeof value) == 0);
 }
 
-struct Pair {
-  Pair() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0); }
-  ~Pair() { ::close(fds[0]), ::close(fds[1]); }
+struct GuardedPair {
+  GuardedPair() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0); }
+  ~GuardedPair() { ::close(fds[0]), ::close(fds[1]); }
   int fds[2];
 };
 
 }  // namespace
 
 TEST_CASE("option guard: puts back what a process that is killed has changed, and nothing else") {
-  Pair pair;
+  GuardedPair pair;
   set_peek_offset(pair.fds[0], 5);
   set_peek_offset(pair.fds[1], 6);
   pid_t child = ::fork();

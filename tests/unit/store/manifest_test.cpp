@@ -87,14 +87,19 @@ class Fill {
     auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
            robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority,
            runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective,
-           bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy] = v;
+           bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy, util_min, util_max, mce,
+           flusher, labels] = v;
     all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
         robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime,
         deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding,
-        ambient, securebits, death, speculation, no_new, cgroups, mempolicy);
-    death = 12;
+        ambient, securebits, death, speculation, no_new, cgroups, mempolicy, flusher, labels);
+    death = 12, util_min = 12, util_max = 1024, mce = 1;
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
+  }
+  void one(SecurityLabel& v) {
+    auto& [name, value] = v;
+    all(name, value);
   }
   void one(VmFlags& v) {
     static const std::vector<std::string> kFlags = {"rd", "wr", "mr", "mw", "me", "gd", "ac", "dc", "wf", "??"};
@@ -205,8 +210,8 @@ class Fill {
     process = 0, fd &= std::numeric_limits<int>::max();
   }
   void one(Epoll& v) {
-    auto& [entries] = v;
-    all(entries);
+    auto& [entries, busy_poll] = v;
+    all(entries, busy_poll);
   }
   void one(Eventfd& v) {
     auto& [count, semaphore] = v;
@@ -246,12 +251,13 @@ class Fill {
            sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
            actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp,
            cgroups, policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp,
-           thp_but, merge, tiles, gpu_thread, oom, filter, arguments] = v;
+           thp_but, merge, tiles, timer_ids, slots, autogroup, gpu_thread, oom, filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
         sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
         actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
         policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp, thp_but, merge,
-        tiles, gpu_thread, oom, filter, arguments);
+        tiles, timer_ids, gpu_thread, oom, filter, arguments);
+    slots = 64, autogroup = -7;
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = fs_of = sighand_of = -1;
     map_end_ = 0;

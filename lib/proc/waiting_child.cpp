@@ -1,0 +1,53 @@
+#include "lib/proc/waiting_child.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include "lib/base/unique_fd.h"
+
+namespace ckpt::proc {
+
+namespace {
+
+[[noreturn]] void wait_for_ever(const std::function<bool()>& become, int told) {
+  ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  const char done = become() ? 'y' : 'n';
+  // A change of ids forgets it.
+  ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (::syscall(SYS_write, told, &done, 1) != 1) ::syscall(SYS_exit_group, 1);
+  for (;;) ::syscall(SYS_pause);
+}
+
+}  // namespace
+
+Result<WaitingChild> WaitingChild::start(const std::function<bool()>& become) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  UniqueFd hears(ends[0]), tells(ends[1]);
+  const auto pid = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (pid == 0) wait_for_ever(become, tells.get());
+  if (pid < 0) return sys_error("", "cannot make a process");
+  WaitingChild out(pid);
+  tells.reset();
+  char done = 'n';
+  ssize_t got = 0;
+  while ((got = ::read(hears.get(), &done, 1)) < 0 && errno == EINTR) {
+  }
+  if (got != 1 || done != 'y') return fail(Code::kPermission, "", "cannot make a process to compare others with");
+  return out;
+}
+
+WaitingChild::~WaitingChild() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace ckpt::proc

@@ -1,0 +1,26 @@
+// A child of ckpt's that becomes something and then only exists, for others to be compared with it.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "lib/base/result.h"
+
+namespace ckpt::proc {
+
+class WaitingChild {
+ public:
+  /// `become` runs in the child, a copy of a process that may have threads: plain system calls only. kPermission:
+  /// it returned false. The child ends with the thread that calls this.
+  static Result<WaitingChild> start(const std::function<bool()>& become);
+  WaitingChild(WaitingChild&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+  WaitingChild& operator=(WaitingChild&&) = delete;
+  ~WaitingChild();
+  int pid() const { return pid_; }
+
+ private:
+  explicit WaitingChild(int pid) : pid_(pid) {}
+  int pid_;
+};
+
+}  // namespace ckpt::proc

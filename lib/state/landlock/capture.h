@@ -1,0 +1,53 @@
+// Landlock domains: rules that a process made for itself, which nothing tells and no restore could make again.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/proc/call_batch.h"
+#include "lib/proc/waiting_child.h"
+#include "lib/state/inventory.h"
+
+namespace ckpt::capture {
+
+inline constexpr const char* kLandlock =
+    "is in a Landlock domain (landlock_restrict_self), whose rules nothing tells: not supported";
+
+/// Processes of ckpt's, in no domain of the tree's, each with the ids of some of the tree and no capabilities. A thread
+/// may look into such a one unless it is in a domain itself.
+class Outsiders {
+ public:
+  /// For the processes of an inventory that was taken while they ran.
+  explicit Outsiders(const Inventory& running);
+  /// The number of the one for a thread, which is its number to that thread, too; 0: there is none.
+  int of(const store::ProcessImage& process, const store::Thread& thread) const;
+  /// Whether there is anything to ask.
+  bool asks() const { return asks_; }
+
+ private:
+  bool add(const store::Thread& thread);
+
+  bool asks_ = false;
+  std::map<std::pair<uint32_t, uint32_t>, proc::WaitingChild> children_;  ///< by user and group
+  std::vector<int> elsewhere_;  ///< processes to which ckpt's numbers mean nothing
+};
+
+/// What a stopped thread is asked: to compare its memory with an outsider's.
+class LandlockQuestion {
+ public:
+  LandlockQuestion(proc::CallList& calls, const Outsiders* outsiders, const store::ProcessImage& process,
+                   const store::Thread& thread);
+  /// False: it may be in one.
+  bool is_free(const proc::CallList& calls) const { return !asked_ || (has_call_ && calls.result(call_) >= 0); }
+
+ private:
+  bool asked_ = false, has_call_ = false;
+  size_t call_ = 0;
+};
+
+/// Of a process of which a thread may be in one. kUnsupported: it is. False: there is no telling.
+Result<bool> settle_landlock(int pid);
+
+}  // namespace ckpt::capture
