@@ -272,9 +272,9 @@ Result<void> FreezeWindow::scan_contents() {
   for (size_t i = 0; i < tree.files.size(); ++i) {
     if (tree.files[i].space >= 0) CKPT_TRY(add(tree.files[i].space, tree.files[i].size, collected_.ghosts[i]));
   }
-  for (const store::MountedFilesystem& filesystem : tree.namespaces.mounts.filesystems) {
-    auto source = collected_.memory_files[filesystem.device].begin();
-    for (const store::MemoryFile& file : filesystem.files) {
+  for (const store::MountedFilesystem* filesystem : filesystems_of(tree.namespaces)) {
+    auto source = collected_.memory_files[filesystem->device].begin();
+    for (const store::MemoryFile& file : filesystem->files) {
       if (file.has_bytes()) CKPT_TRY(add(file.space, file.size, *source++));
     }
   }

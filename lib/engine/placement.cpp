@@ -124,6 +124,8 @@ Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Pla
     return fail(Code::kUsage, "--root, --external", "are of a mount namespace that is made, and none is");
   }
   out.boot_id = manifest.host.boot_id;
+  out.makes_further = !tree.namespaces.further.empty();
+  CKPT_TRY(restore::check_further(tree, out.join.count("mnt") != 0));
   return out;
 }
 
@@ -288,15 +290,20 @@ Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, 
                        state::Outside& outside) {
   ::prctl(PR_SET_DUMPABLE, 0);
   // While /proc and what lies on it are still those of ckpt's caller.
-  if (plan.make.count("mnt") != 0)
-    CKPT_TRY(restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, placement.mounts));
+  if (plan.make.count("mnt") != 0) {
+    CKPT_TRY_ASSIGN(state::MountNamespace made,
+                    restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, placement.mounts));
+    state::set_tree_root(std::move(made.root), std::move(made.handle));
+  }
+  CKPT_TRY(restore::make_further(tree, plan.boot_id));
   CKPT_TRY(mount_own_proc());
   if (plan.makes_init) CKPT_TRY(number_processes_above(highest_number(tree)));
   state::NetworkOptions network = placement.network;
   for (auto& [inside, end] : network.ends) {
     if (placement.dry_run) end.bridge.clear();  // which is not where the other end is made then
   }
-  return restore::fill_namespaces(tree, plan.make, network, &outside);
+  CKPT_TRY(restore::fill_namespaces(tree, plan.make, network, &outside));
+  return restore::fill_further(tree);
 }
 
 /// Process 1 of a new pid namespace, there before the worker that makes the others. Held by a pidfd: its number is

@@ -32,9 +32,10 @@ struct NamespacePlan {
   std::map<std::string, std::string> join;  ///< by kind: files below /proc, or as given
   std::map<std::string, bool> make;         ///< by kind: a new one
   std::string boot_id;                      ///< of the host of the image
+  bool makes_further = false;               ///< those that are not the first process's
   bool makes_init = false;                  ///< the image's first process is process 1 of a new pid namespace
   bool has_user() const { return make.count("user") != 0 || join.count("user") != 0; }
-  bool empty() const { return join.empty() && make.empty(); }
+  bool empty() const { return join.empty() && make.empty() && !makes_further; }
 };
 /// kUsage, kNotFound, kUnsupported: an image whose namespaces cannot be made, a process that is not there.
 Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Placement& placement);

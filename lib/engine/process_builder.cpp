@@ -20,6 +20,7 @@
 #include "lib/state/locks/restore.h"
 #include "lib/state/mappings/restore.h"
 #include "lib/state/memory_policies/restore.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/signals/restore.h"
@@ -128,6 +129,16 @@ Result<void> ProcessBuilder::adjust() {
 Result<void> ProcessBuilder::finish_claims() {
   SyscallBatch batch;
   restore::finish_claims(tree_.ipc, image_.pid, child_.area(), batch);
+  return child_.run(batch);
+}
+
+Result<void> ProcessBuilder::enter_namespaces(const std::vector<int>& further, bool mounts) {
+  SyscallBatch batch;
+  for (const int index : image_.namespaces) {
+    const std::string& kind = tree_.namespaces.further[static_cast<size_t>(index)].kind;
+    if ((kind == "mnt") == mounts)
+      batch.add("enter a namespace", SYS_setns, further[static_cast<size_t>(index)], state::further_flag(kind));
+  }
   return child_.run(batch);
 }
 

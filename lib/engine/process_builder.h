@@ -64,6 +64,8 @@ class ProcessBuilder {
   Result<void> finish_claims();
 
   /// The last that a process does with ckpt's own rights, while it has one thread and ckpt's descriptors.
+  /// `further`: inherited descriptors, parallel to Namespaces::further. `mounts`: of those, or of all others.
+  Result<void> enter_namespaces(const std::vector<int>& further, bool mounts);
   Result<void> enter_user_namespace(int handle);
 
   /// Once nobody needs a folder or an executable through them any more.

@@ -298,7 +298,8 @@ Result<Rehearsal> rehearse(const std::filesystem::path& image, store::Trust trus
   // What may be sealed, and how, is the image's word, too: nothing of a stranger's is used.
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> reader, store::ImageReader::open(dir, trust));
   CKPT_TRY(check_leases(reader->manifest().tree));
-  if (!reader->manifest().tree.namespaces.own.empty())
+  const store::Namespaces& namespaces = reader->manifest().tree.namespaces;
+  if (!namespaces.own.empty() || !namespaces.further.empty())
     return fail(Code::kUnsupported, image.string(),
                 "is of processes in namespaces of their own, which are not rehearsed");
   const SealOptions seal = seal_for(reader->manifest().tree);

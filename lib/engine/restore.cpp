@@ -136,7 +136,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
                   store::ImageReader::open_description(options.image, lazily,
                                                        options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
   if (options.rights_of_owner) CKPT_TRY(refuse_what_is_roots(image->manifest().tree, options.image));
-  if (!options.placed && !image->manifest().tree.namespaces.own.empty())
+  const store::Namespaces& namespaces = image->manifest().tree.namespaces;
+  if (!options.placed && (!namespaces.own.empty() || !namespaces.further.empty()))
     return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
   if (options.common != nullptr && options.common->image_id() != image->manifest().id)
     return fail(Code::kMismatch, options.image.string(), "is another image now than when its pages were read");

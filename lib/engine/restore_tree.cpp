@@ -33,6 +33,7 @@
 #include "lib/state/labels/restore.h"
 #include "lib/state/mappings/restore.h"
 #include "lib/state/mounts/memory_files_restore.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/state/plan_check.h"
@@ -95,6 +96,7 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
     CKPT_TRY(keep_user_namespace());
+    CKPT_TRY(keep_further_namespaces());
     CKPT_TRY(add_io_urings(reader_, *inherited_, files_, descriptors_));
     if (!image_.aio_contexts.empty()) {
       CKPT_TRY_ASSIGN(files_.empty, keep_empty_file(*inherited_));
@@ -128,10 +130,12 @@ class WholeTree final : public Rebuild {
       totals_.pages += filled.pages, totals_.bytes += filled.bytes;
     }
     phase("fill");
+    for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.enter_namespaces(further_, true));
     CKPT_TRY(each(&ProcessBuilder::set_process_state));
     CKPT_TRY(each(&ProcessBuilder::claim));
     CKPT_TRY(each(&ProcessBuilder::adjust));
     CKPT_TRY(each(&ProcessBuilder::finish_claims));
+    for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.enter_namespaces(further_, false));
     for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.enter_user_namespace(user_namespace_));
     CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
     CKPT_TRY(tree_.end_zombies());
@@ -248,10 +252,19 @@ class WholeTree final : public Rebuild {
     return {};
   }
 
+  Result<void> keep_further_namespaces() {
+    for (size_t i = 0; i < image_.namespaces.further.size(); ++i) {
+      CKPT_TRY_ASSIGN(const int kept, inherited_->keep_copy(state::further_handle(static_cast<int>(i)),
+                                                            image_.namespaces.further[i].kind + " namespace"));
+      further_.push_back(kept);
+    }
+    return {};
+  }
+
   /// Whether there is memory that ckpt itself fills before the processes are made.
   bool has_contents() const {
     auto is_ghost = [](const store::FileIdentity& file) { return file.space >= 0; };
-    return !image_.shared_memory.empty() || !image_.namespaces.mounts.mounts.empty() ||
+    return !image_.shared_memory.empty() || !filesystems_of(image_.namespaces).empty() ||
            std::any_of(image_.files.begin(), image_.files.end(), is_ghost);
   }
 
@@ -273,8 +286,8 @@ class WholeTree final : public Rebuild {
     for (const store::FileIdentity& file : image_.files) {
       if (file.space >= 0) add(file.space, 0, file.size);
     }
-    for (const store::MountedFilesystem& filesystem : image_.namespaces.mounts.filesystems) {
-      for (const store::MemoryFile& file : filesystem.files) {
+    for (const store::MountedFilesystem* filesystem : filesystems_of(image_.namespaces)) {
+      for (const store::MemoryFile& file : filesystem->files) {
         if (file.space >= 0) add(file.space, 0, file.size);
       }
     }
@@ -341,6 +354,7 @@ class WholeTree final : public Rebuild {
   IpcObjects ipc_;
   CgroupMounts cgroup_mounts_;
   int user_namespace_ = -1;  ///< an inherited descriptor
+  std::vector<int> further_;  ///< inherited descriptors, parallel to Namespaces::further
   std::map<int, int> session_terminals_;  ///< an inherited descriptor of the slave, by session
   std::optional<RestorerArea> area_;
   Tree tree_;  ///< after the restorer area: it goes first

@@ -31,9 +31,9 @@ void for_each_space(Tree& tree, Visit visit) {
     if (has_bytes && seen.emplace(file.device, file.inode).second)
       visit(Key{Of::kFile, file.device, file.inode}, file.space);
   }
-  for (auto& filesystem : tree.namespaces.mounts.filesystems) {
-    for (auto& file : filesystem.files) {
-      if (file.has_bytes()) visit(Key{Of::kMemoryFile, filesystem.device, file.inode}, file.space);
+  for (auto* filesystem : filesystems_of(tree.namespaces)) {
+    for (auto& file : filesystem->files) {
+      if (file.has_bytes()) visit(Key{Of::kMemoryFile, filesystem->device, file.inode}, file.space);
     }
   }
 }

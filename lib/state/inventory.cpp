@@ -23,6 +23,7 @@
 #include "lib/state/memory_policies/capture.h"
 #include "lib/state/namespaces/capture.h"
 #include "lib/state/namespaces/entered.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/walk.h"
 
 namespace ckpt::capture {
@@ -333,6 +334,7 @@ Result<void> look_at_processes(Walk& walk) {
 
 /// The files that a process maps and stands in, which others may have too.
 Result<void> take_process(Walk& walk, size_t process) {
+  const state::InMounts there(walk.mounts_of(process));
   const int memory_of = walk.out.image.processes[process].memory_of;
   if (memory_of < 0) CKPT_TRY(inventory_maps(walk, process));
   else walk.out.gpus[process] = walk.out.gpus[static_cast<size_t>(memory_of)];
@@ -417,6 +419,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   if (!out.blockers.empty()) return out;
   CKPT_TRY(inventory_namespaces(walk));
   inventory_sharing(walk);
+  CKPT_TRY(inventory_further(walk));
   inventory_leaders(walk);
   CKPT_TRY(look_at_processes(walk));
   for (size_t i = 0; i < members.size(); ++i) {

@@ -95,6 +95,7 @@ struct Inventory {
   std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too
   std::vector<std::pair<int, int>>
       compared;  ///< pid and descriptor of open files with one name, group by group, in kcmp's order
+  std::vector<std::string> further;  ///< parallel to Namespaces::further: "net:[4026532001]"
   std::vector<Blocker> blockers;
   std::vector<std::string> notes;       ///< what a person should know, no obstacle
 

@@ -11,6 +11,7 @@
 
 #include "lib/state/aio/ring.h"
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/state/network/content.h"
@@ -219,8 +220,8 @@ Result<std::map<int, Space>> spaces_of(const store::TreeImage& tree) {
   for (const auto& file : tree.files) {
     if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
   }
-  for (const auto& filesystem : tree.namespaces.mounts.filesystems) {
-    for (const auto& file : filesystem.files) {
+  for (const auto* filesystem : filesystems_of(tree.namespaces)) {
+    for (const auto& file : filesystem->files) {
       if (file.space >= 0 && !take(file.space, {nullptr, file.size}))
         return damaged("two things have one memory space");
     }
@@ -409,6 +410,7 @@ Result<void> validate(const store::TreeImage& tree) {
   CKPT_TRY(state::validate_network(tree.namespaces.network));
   CKPT_TRY(state::validate_ipc_limits(tree.namespaces.ipc_limits));
   CKPT_TRY(state::validate_user_namespace(tree.namespaces));
+  CKPT_TRY(state::validate_further(tree));
   for (const auto& process : tree.processes) {
     CKPT_TRY(validate_threads(process, numbers));
     CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));

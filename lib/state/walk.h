@@ -38,6 +38,7 @@ struct Seen {
   Link exe, cwd, root;
   std::vector<proc::Vma> vmas;
   std::vector<proc::OpenFd> fds;
+  std::vector<std::string> apart;  ///< its namespaces that the first process is not in: "net:[4026532001]"
   std::vector<Blocker> blockers;
 };
 
@@ -52,6 +53,8 @@ struct Walk {
   std::vector<Seen> seen;
   std::optional<std::vector<OtherProcess>> others = {};  ///< other_processes
 
+  /// Index of the further mount namespace that a process is in; -1: that of the first process.
+  int mounts_of(size_t process) const;
   bool is_zombie(size_t process) const { return members[process].entry.zombie; }
   /// As Inventory::block, in a look at this process that goes side by side with those at others.
   void block(size_t process, const std::string& subject, std::string what, std::string flag = "") {

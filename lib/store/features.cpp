@@ -82,6 +82,7 @@ constexpr Feature kFeatures[] = {
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},
     {"user-namespace", [](const Manifest& m) { return m.tree.namespaces.has("user"); }},
     {"security-labels", has_labels},
+    {"further-namespaces", [](const Manifest& m) { return !m.tree.namespaces.further.empty(); }},
     {"network",
      [](const Manifest& m) {
        return m.tree.namespaces.network.has_content() || !m.tree.namespaces.network.filters.empty();

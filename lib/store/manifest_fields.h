@@ -70,6 +70,7 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.optional().number("autogroup_nice", p.autogroup_nice, -20, 19);
   a.number("oom_score_adj", p.oom_score_adj, -1000, 1000);
   a.number("coredump_filter", p.coredump_filter);
+  a.optional().numbers("namespaces", p.namespaces);
   a.number("gpu_thread", p.gpu_thread, 0);
 }
 

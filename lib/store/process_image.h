@@ -92,6 +92,7 @@ struct ProcessImage {
   int gpu_thread = 0;  ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
   int oom_score_adj = 0;
   int coredump_filter = 0x33;
+  std::vector<int> namespaces;  ///< indices into Namespaces::further, one of a kind at most
   std::vector<std::string> arguments;  ///< argv, for people
   bool operator==(const ProcessImage&) const = default;
 };

@@ -37,7 +37,7 @@ cd "$root"; pivot_root . "./$place/old"; cd /
 umount -l "$place/old"
 exec "$3" "$place/work" < /dev/null > "$place/work/log" 2>&1
 """
-POINTS = ("/", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/proc", "/sys", "/proc/sys", "/proc/version", "/proc/fs")
+POINTS = ("/", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/proc", "/sys", "/proc/sys", "/proc/version", "/proc/fs", "/mnt", "/media")
 
 
 def check(folder, number):
@@ -148,7 +148,7 @@ def first_process(place):
     try:
         mounts, files = one.mounts(), one.files()
         devices = [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8, 9)]
-        if len(mounts) < len(POINTS) + 2:
+        if len(mounts) < len(POINTS):
             raise Failure(f"the test has made {sorted(mounts)} only")
         outside = read_text("/proc/self/mountinfo")
         for name in ("one", "two"):
@@ -204,11 +204,12 @@ def killed(place):
 
 def refused(place):
     """What cannot be made is named by the dump, before it ends anything; what is given takes its place."""
-    one = Pivoted(place, "refused", extra='mount -t overlay -o lowerdir=/usr:/etc nobody "$root/mnt"')
+    one = Pivoted(place, "refused", extra='''mount -t tmpfs hidden "$root/mnt"; mkdir "$root/mnt/a" "$root/mnt/b"
+        mount -t overlay -o "lowerdir=$root/mnt/a:$root/mnt/b" nobody "$root/mnt"''')
     try:
         image = os.path.join(place.path, "refused-image")
         one.dump(image).expect(6, "mount /mnt: overlay", "--external")
-        ckpt("check", "-p", one.pid).expect(1, "mount /mnt: overlay")
+        ckpt("check", "-p", one.pid).expect(1, "mount /mnt: overlay", "/mnt/a cannot be reached there")
         one.dump(image, "--external", "nonsense").expect(2)
         one.dump(image, "--external", "mnt[/mnt]:data", "--external", "mnt[/nowhere]:x").expect(2, "/nowhere")
         one.dump(image, "--external", "mnt[/mnt]:data", "--external", "mnt[/mnt]:other").expect(2, "another --external")
@@ -231,6 +232,43 @@ def refused(place):
         if read_text(f"/proc/{one.pid}/root{one.place}/bound/file") != "of the host\n":
             raise Failure("what was given is not mounted")
         ckpt("restore", "-f", image, "-d", "--join-ns", f"mnt:{one.pid}", "--root", "/").expect(2)
+        one.check()
+    finally:
+        one.end()
+
+
+LAYERS = '''
+    mkdir lower upper around; echo lower > lower/one; echo lower > lower/two; mkdir lower/folder lower/hidden; echo lower > lower/folder/three
+    below=/${place#/}/work/files; cd "$root"; chroot "$root" mount -t overlay -o "lowerdir=$below/lower:/var,upperdir=$below/upper,workdir=$below/around" layers /mnt
+    echo upper > mnt/one; rm mnt/two; echo new > mnt/new; mkdir mnt/folder/inner; exec 7<> mnt/new; rm -r mnt/hidden; mount --bind mnt/folder media
+'''
+
+
+def overlay(place):
+    """Made again of its folders, twice: what is hidden stays so, what was written is in the upper one, and open files go on."""
+    one = Pivoted(place, "overlay", extra=LAYERS)
+    try:
+        def seen():
+            root = f"/proc/{one.pid}/root"
+            found = {name: read_text(f"{root}/mnt/{name}") for name in ("one", "new") if os.path.exists(f"{root}/mnt/{name}")}
+            found |= {"": sorted(os.listdir(f"{root}/mnt")), "media": sorted(os.listdir(f"{root}/media"))}
+            return found | {"upper": sorted(os.listdir(one.path("files", "upper")))}
+        before, mounts = seen(), {point: line[2:] for point, line in one.mounts().items()}
+        if before["one"] != "upper\n" or {"two", "hidden"} & set(before[""]) or before["media"] != ["inner", "three"] or "cache" not in before[""]:
+            raise Failure(f"the overlay is not as this test wants it: {before}")
+        for name in ("overlay-one", "overlay-two"):
+            image = os.path.join(place.path, name)
+            ckpt("check", "-p", one.pid).expect(0)
+            one.dump(image).expect(0, "ended")
+            wait_until(lambda: not exists_unreaped(one.pid), "it has ended")
+            one.restore(image)
+            same("the overlay", before, seen())
+            same("mounts", mounts, {point: line[2:] for point, line in one.mounts().items()})
+            with open(f"/proc/{one.pid}/fd/7", "w", encoding="ascii") as stream:
+                stream.write(name)
+            if read_text(one.path("files", "upper", "new")) != name or not os.readlink(f"/proc/{one.pid}/fd/7").endswith("/mnt/new"):
+                raise Failure("what was open in it is another file")
+            before["new"] = name
         one.check()
     finally:
         one.end()
@@ -283,6 +321,6 @@ def beside(place, program):
 if __name__ == "__main__":
     become_subreaper()
     PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "threads", "tree_children")
-    sys.exit(run_cases("mounts", [("first process", first_process), ("killed", killed), ("refused", refused), ("server is gone", server_is_gone)] +
+    sys.exit(run_cases("mounts", [("first process", first_process), ("killed", killed), ("refused", refused), ("overlay", overlay), ("server is gone", server_is_gone)] +
                        [(program, lambda place, program=program: beside(place, program)) for program in PROGRAMS],
                        ("unshare", "nsenter", "mount", "pivot_root")))

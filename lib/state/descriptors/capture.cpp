@@ -3,12 +3,16 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/kcmp.h>
+#include <linux/sockios.h>
+#include <linux/un.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <list>
 #include <map>
 #include <set>
@@ -17,7 +21,9 @@
 #include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/epoll/capture.h"
 #include "lib/state/files/capture.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/locks/capture.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/pidfds/capture.h"
 
 namespace ckpt::capture {
@@ -26,6 +32,8 @@ using store::Descriptor;
 using store::DescriptorKind;
 
 namespace {
+
+constexpr const char* kInOtherMounts = "in another mount namespace than the first process's, which is not supported";
 
 /// kcmp(2) of two open file descriptions: 0 the same, 1 the first comes before the second, 2 after it.
 long compare(const Place& a, const Place& b) { return ::syscall(SYS_kcmp, a.pid, b.pid, KCMP_FILE, a.fd, b.fd); }
@@ -155,6 +163,7 @@ void DescriptorInventory::join_group(size_t at) {
 
 Result<void> DescriptorInventory::add(size_t at) {
   const Place& place = places_[at];
+  const state::InMounts there(context_.walk.mounts_of(place.process));
   CKPT_TRY_ASSIGN(int index, find_or_describe(at));
   if (place.info.locks > 0) CKPT_TRY(take_locks(place, index));
   if (index < 0) return {};
@@ -186,6 +195,23 @@ void take_owner(int theirs, Descriptor& d) {
 
 }  // namespace
 
+namespace {
+
+/// To a name that leads to it in another mount namespace than the first process's only.
+bool is_bound_elsewhere(int socket) {
+  if (state::looked_into() < 0) return false;
+  const UniqueFd file(::ioctl(socket, SIOCUNIXFILE));
+  struct stat st {
+  }, there{};
+  std::error_code ec;
+  const std::filesystem::path path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file.get()), ec);
+  if (!file || ec || ::fstat(file.get(), &st) != 0) return false;
+  const state::InMounts first(-1);
+  return !state::stat_in_tree(path, there, false) || there.st_dev != st.st_dev || there.st_ino != st.st_ino;
+}
+
+}  // namespace
+
 /// The index of the open file description behind a descriptor, -1: it cannot be carried.
 Result<int> DescriptorInventory::find_or_describe(size_t at) {
   const Place& place = places_[at];
@@ -204,6 +230,8 @@ Result<int> DescriptorInventory::find_or_describe(size_t at) {
   if (takes_owner || kind == DescriptorKind::kSocket) {
     CKPT_TRY_ASSIGN(theirs, DescriptorContext::duplicate(place));
   }
+  if (kind == DescriptorKind::kSocket && is_bound_elsewhere(theirs.get()))
+    context_.block(place, fmt::format("a bound unix socket {}", kInOtherMounts));
   if (takes_owner) take_owner(theirs.get(), descriptor);
   out_.image.descriptors.push_back(std::move(descriptor));
   if (kind == DescriptorKind::kSocket) sockets_.add(place, std::move(theirs), index);
@@ -294,6 +322,8 @@ Result<bool> DescriptorInventory::classify_anonymous(const Place& place, Descrip
   }
   CKPT_PLAIN_KINDS(CKPT_TAKE)
 #undef CKPT_TAKE
+  if ((kind == "inotify" || kind == "[fanotify]") && state::looked_into() >= 0)
+    return context_.block(place, fmt::format("{} {}", kind, kInOtherMounts)), false;
   if (kind == "inotify" || kind == "[fanotify]") return watches_.take(place, kind == "inotify", d);
   if (kind == "[pidfd]") return take_pidfd(context_, place, d);
   if (kind == kIoUring) return io_urings_.take(place, d);

@@ -45,6 +45,11 @@ bool has_owner_and_mode(const FileIdentity& file, const FileNow& now) {
 bool is_same_file(const FileIdentity& file, const FileNow& now) {
   // ckpt has made it itself, from the image.
   if (const auto made = state::made_device(file.device)) return now.device() == *made;
+  // The kernel numbers devices and folders of an overlay anew, and files whose upper folder is in memory.
+  if (state::is_on_made_overlay(now.handle.get())) {
+    return now.st.stx_ino == file.inode ||
+           (has_owner_and_mode(file, now) && (S_ISDIR(file.mode) || now.st.stx_size == file.size));
+  }
   if (now.st.stx_ino != file.inode) return false;
   // Numbers are given out again. Older images say 0 for whose a file is.
   const bool of_another = file.uid != 0 && now.st.stx_uid != file.uid;

@@ -22,6 +22,7 @@ struct FileIdentity {
   int space = -1;
   uint32_t uid = 0, gid = 0;
   std::string other_name;    ///< deleted under `path` only: a name that is left, which has the bytes
+  int mounts = -1;           ///< index into Namespaces::further: where `path` leads to it; -1: for the first process
   bool operator==(const FileIdentity&) const = default;
 };
 
@@ -39,6 +40,7 @@ void describe(A& a, typename A::template Of<FileIdentity> f) {
   a.number("uid", f.uid);
   a.number("gid", f.gid);
   a.text("other_name", f.other_name);
+  a.optional().number("mounts", f.mounts, -1);
 }
 
 }  // namespace ckpt::store

@@ -17,6 +17,7 @@
 #include "lib/state/files/ghosts.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/files/without_links.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/run_as.h"
 
 namespace ckpt::restore {
@@ -159,6 +160,7 @@ class Opener {
         all.push_back(std::move(one));
       }
     }
+    const state::InMounts there(entries[0]->mounts);
     auto ghost = make_ghost(entries, by_name, least_rights(all), progress_);
     if (!ghost) return reasons_.add(ghost.error());
     size_t opened = 0;
@@ -228,6 +230,7 @@ class Opener {
       for (size_t i = 0; i < which.size(); ++i) {
         const Wanted& one = others_[which[i]];
         const FileIdentity& file = file_of(one.file);
+        const state::InMounts there(file.mounts);
         values[i] = open_without_links(path_of(file).c_str(), strict_flags(opening_flags(file, one.flags)));
       }
       return 0;
@@ -323,6 +326,7 @@ void check_place(const FileIdentity& file, Reasons& reasons) {
 void check_places(const store::TreeImage& tree, Reasons& reasons) {
   const std::vector<FileUse> uses = uses_of_files(tree);
   for (size_t i = 0; i < uses.size(); ++i) {
+    const state::InMounts there(tree.files[i].mounts);
     if (uses[i].needed && is_ghost(tree.files[i])) check_place(tree.files[i], reasons);
   }
 }
@@ -333,6 +337,7 @@ void check_files(const store::TreeImage& tree, Reasons& reasons, ProgressSink& p
   FileComparison comparison(options, reasons, progress);
   for (size_t i = 0; i < uses.size(); ++i) {
     if (!uses[i].needed || is_ghost(tree.files[i])) continue;
+    const state::InMounts there(tree.files[i].mounts);
     auto now = look_at(tree.files[i]);
     if (now) comparison.compare(tree.files[i], uses[i], *now);
     else reasons.add(now.error());
@@ -356,6 +361,7 @@ OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options,
       const FileIdentity& file = tree.files[i];
       if (is_ghost(file) && uses[i].needed) ghosts[{file.device, file.inode}].push_back(static_cast<int>(i));
       if (!uses[i].needed || is_ghost(file)) continue;
+      const state::InMounts there(file.mounts);
       auto now = look_at(file);
       if (!now) {
         reasons.add(now.error());

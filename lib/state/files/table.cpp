@@ -16,6 +16,7 @@
 #include "lib/state/files/plain_devices.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/inventory.h"
+#include "lib/state/namespaces/further.h"
 
 namespace ckpt::capture {
 
@@ -49,7 +50,7 @@ std::string name_beside(const std::string& path, const struct stat& st) {
 }  // namespace
 
 int FileTable::find(const std::string& path, uint64_t inode) const {
-  auto known = by_path_.find({path, inode});
+  auto known = by_path_.find({state::looked_into(), path, inode});
   return known != by_path_.end() ? known->second : -1;
 }
 
@@ -69,7 +70,7 @@ bool is_on_kernels_own(const std::string& access) {
 
 int FileTable::append(const std::string& path, const struct stat& st) {
   const int index = static_cast<int>(out_.image.files.size());
-  by_path_.emplace(std::make_pair(path, static_cast<uint64_t>(st.st_ino)), index);
+  by_path_.emplace(std::make_tuple(state::looked_into(), path, static_cast<uint64_t>(st.st_ino)), index);
   store::FileIdentity& file = out_.image.files.emplace_back();
   out_.ghosts.emplace_back();
   file.path = path;
@@ -78,10 +79,19 @@ int FileTable::append(const std::string& path, const struct stat& st) {
   file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
   file.mode = st.st_mode;
   file.uid = st.st_uid, file.gid = st.st_gid;
+  file.mounts = state::looked_into();
   return index;
 }
 
 Result<int> FileTable::add(const std::string& path, const struct stat& st, const std::string& access) {
+  Result<int> here = add_here(path, st, access);
+  if (here || here.error().code != Code::kMismatch || state::looked_into() < 0) return here;
+  const state::InMounts first(-1);  // it was opened before there was another mount namespace
+  Result<int> there = add_here(path, st, access);
+  return there ? there : here;
+}
+
+Result<int> FileTable::add_here(const std::string& path, const struct stat& st, const std::string& access) {
   if (int known = find(path, st.st_ino); known >= 0) return known;
   struct stat named{};
   const bool there = state::stat_in_tree(path, named, !S_ISLNK(st.st_mode));

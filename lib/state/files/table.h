@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "lib/base/result.h"
@@ -24,16 +25,17 @@ class FileTable {
   int find(const std::string& path, uint64_t inode) const;
   /// The index of a file that is still what its path names, or was deleted for good. `st` is of the open or mapped file
   /// itself, `access` a link below /proc that opens it. kMismatch: replaced, out of reach, too large; the message says
-  /// which.
+  /// which. Names are looked up where this thread looks (namespaces/further.h), then in the first process's mounts.
   Result<int> add(const std::string& path, const struct stat& st, const std::string& access);
 
  private:
+  Result<int> add_here(const std::string& path, const struct stat& st, const std::string& access);
   Result<int> add_deleted(const std::string& path, const struct stat& st, const std::string& access);
   int append(const std::string& path, const struct stat& st);
 
   Inventory& out_;
   uint64_t ghost_limit_;
-  std::map<std::pair<std::string, uint64_t>, int> by_path_;  ///< path and inode
+  std::map<std::tuple<int, std::string, uint64_t>, int> by_path_;  ///< mount namespace, path and inode
   std::set<std::pair<uint64_t, uint64_t>> ghosts_;           ///< device and inode of what has no name any more
 };
 

@@ -17,6 +17,10 @@ namespace {
 
 // Never closed: the processes that ckpt forks look names up, too.
 int g_root = -1, g_namespace = -1;
+thread_local const MountNamespace* t_other = nullptr;
+
+int root_fd() { return t_other != nullptr ? t_other->root.get() : g_root; }
+int namespace_fd_now() { return t_other != nullptr ? t_other->handle.get() : g_namespace; }
 
 constexpr int kFolder = O_PATH | O_DIRECTORY | O_CLOEXEC;
 
@@ -28,7 +32,10 @@ void set_tree_root(UniqueFd root, UniqueFd namespace_fd) {
 }
 
 bool has_tree_root() { return g_root >= 0; }
-int tree_mount_namespace() { return g_namespace; }
+int tree_mount_namespace() { return namespace_fd_now(); }
+
+UnderRoot::UnderRoot(const MountNamespace* other) : before_(t_other) { t_other = other; }
+UnderRoot::~UnderRoot() { t_other = before_; }
 
 Result<MountNamespace> open_mount_namespace(const std::string& path) {
   MountNamespace out;
@@ -46,11 +53,12 @@ Result<MountNamespace> open_mount_namespace(const std::string& path) {
 
 Result<std::string> read_tree_mountinfo() {
   constexpr uint64_t kLimit = 64 << 20;
-  if (g_namespace < 0) return io::read_file("/proc/self/mountinfo", kLimit);
+  const int namespace_fd = namespace_fd_now();
+  if (namespace_fd < 0) return io::read_file("/proc/self/mountinfo", kLimit);
   CKPT_TRY_ASSIGN(restore::CallResult opened, restore::run_as({}, [&] {
                     // Through ckpt's own /proc: there may be none in the namespace.
                     const int self = ::open("/proc/self", O_PATH | O_CLOEXEC);
-                    if (self < 0 || ::setns(g_namespace, CLONE_NEWNS) != 0) return -errno;
+                    if (self < 0 || ::setns(namespace_fd, CLONE_NEWNS) != 0) return -errno;
                     const int file = ::openat(self, "mountinfo", O_RDONLY | O_CLOEXEC);
                     const int error = errno;
                     ::close(self);
@@ -62,31 +70,34 @@ Result<std::string> read_tree_mountinfo() {
 }
 
 int open_tree_root() {
-  const int fd = g_root < 0 ? ::open("/", kFolder) : ::openat(g_root, ".", kFolder);
+  const int root = root_fd();
+  const int fd = root < 0 ? ::open("/", kFolder) : ::openat(root, ".", kFolder);
   return fd < 0 ? -errno : fd;
 }
 
 int open_in_tree(const char* path, int flags) {
-  if (g_root < 0) {
+  const int root = root_fd();
+  if (root < 0) {
     const int fd = ::open(path, flags | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
   }
   open_how how{};
   how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  const long fd = ::syscall(SYS_openat2, g_root, path, &how, sizeof how);
+  const long fd = ::syscall(SYS_openat2, root, path, &how, sizeof how);
   return fd < 0 ? -errno : static_cast<int>(fd);
 }
 
 bool stat_in_tree(const std::string& path, struct stat& st, bool follow) {
-  if (g_root < 0) return (follow ? ::stat(path.c_str(), &st) : ::lstat(path.c_str(), &st)) == 0;
+  if (root_fd() < 0) return (follow ? ::stat(path.c_str(), &st) : ::lstat(path.c_str(), &st)) == 0;
   const UniqueFd fd(open_in_tree(path.c_str(), O_PATH | (follow ? 0 : O_NOFOLLOW)));
   return fd && ::fstat(fd.get(), &st) == 0;
 }
 
 bool enter_tree_root() {
-  if (g_root < 0) return true;
-  return ::fchdir(g_root) == 0 && ::chroot(".") == 0;
+  const int root = root_fd();
+  if (root < 0) return true;
+  return ::fchdir(root) == 0 && ::chroot(".") == 0;
 }
 
 }  // namespace ckpt::state

@@ -15,7 +15,7 @@ namespace ckpt::state {
 /// that are to be made in it. Call it before there are threads.
 void set_tree_root(UniqueFd root, UniqueFd namespace_fd);
 bool has_tree_root();
-/// The mount namespace it is the root of; -1: ckpt's own.
+/// The mount namespace it is the root of, or that this thread looks into (UnderRoot); -1: ckpt's own.
 int tree_mount_namespace();
 
 /// The root of a process's mount namespace. Needs CAP_SYS_ADMIN and CAP_SYS_CHROOT.
@@ -23,6 +23,19 @@ struct MountNamespace {
   UniqueFd root, handle;
 };
 Result<MountNamespace> open_mount_namespace(const std::string& path);
+
+/// While it lives this thread looks names up under the root of another mount namespace of the tree.
+class UnderRoot {
+ public:
+  /// Null: that of the first process. `other` stays where it is meanwhile.
+  explicit UnderRoot(const MountNamespace* other);
+  UnderRoot(const UnderRoot&) = delete;
+  UnderRoot& operator=(const UnderRoot&) = delete;
+  ~UnderRoot();
+
+ private:
+  const MountNamespace* before_;
+};
 
 /// What /proc/PID/mountinfo says of the whole namespace.
 Result<std::string> read_tree_mountinfo();

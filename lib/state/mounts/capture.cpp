@@ -18,6 +18,7 @@
 #include "lib/state/files/tree_root.h"
 #include "lib/state/files/without_links.h"
 #include "lib/state/mounts/mountinfo.h"
+#include "lib/state/mounts/overlay.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/run_as.h"
 
@@ -97,6 +98,12 @@ Result<std::optional<Visible>> look_at(const MountLine& line) {
   return id == line.id ? std::optional<Visible>(std::move(out)) : std::nullopt;
 }
 
+/// A file system that may have nobody who answers.
+bool may_hang(std::string_view type) {
+  constexpr std::string_view kServed[] = {"fuse", "nfs", "9p", "cifs", "smb", "ceph", "autofs", "afs"};
+  return std::any_of(std::begin(kServed), std::end(kServed), [&](auto one) { return type.starts_with(one); });
+}
+
 /// What ckpt sees outside of the tree, in its own mount namespace.
 class Outside {
  public:
@@ -129,11 +136,14 @@ class Outside {
 
 class Recorder {
  public:
-  Recorder(Walk& walk, Mounts& out) : walk_(walk), out_(out) {}
+  using Others = std::vector<const Mounts*>;
+  /// `others`: null: of the tree's first process.
+  Recorder(Walk& walk, Mounts& out, const Others* others) : walk_(walk), out_(out), others_(others) {}
 
   Result<void> run(const std::vector<MountLine>& lines) {
     CKPT_TRY_ASSIGN(const Outside outside, Outside::look());
     const Walked walked(lines);
+    walked_ = &walked;
     for (const MountLine& line : lines) {
       by_id_[line.id] = &line;
       if (walked.id_at(line.point) != line.id) continue;
@@ -144,7 +154,7 @@ class Recorder {
       if (visible_.count(line.id) != 0) add(line.id, outside);
     }
     if (out_.mounts.empty()) return fail(Code::kIo, "mountinfo", "shows no mount of the processes");
-    CKPT_TRY(check_external());
+    if (others_ == nullptr) CKPT_TRY(check_external());
     return add_files();
   }
 
@@ -177,7 +187,30 @@ class Recorder {
     return known->second;
   }
 
-  /// After what it lies on. Its index.
+  /// The mounts with an overlay's folders, which come before it. Why one cannot be made of them; empty: it can.
+  std::string add_layers(const Visible& overlay, const Outside& outside) {
+    const auto folders = state::overlay_folders(overlay.line->super_options);
+    if (!folders) return "whose folders are not all known by whole paths";
+    if (walk_.out.image.namespaces.has("user")) return "in a user namespace";
+    std::vector<UniqueFd> layers;
+    for (const std::string& folder : *folders) {
+      const auto by_table = visible_.find(walked_->id_at(folder));
+      const bool is_local = by_table != visible_.end() && !may_hang(by_table->second.line->type);
+      layers.emplace_back(is_local ? state::open_in_tree(folder.c_str(), O_RDONLY | O_DIRECTORY) : -ENOENT);
+      const Result<int> id = layers.back() ? mount_id_of(layers.back().get()) : Result<int>(0);
+      if (!id || visible_.count(*id) == 0 || *id == overlay.line->id || add(*id, outside) < 0)
+        return fmt::format("whose folder {} cannot be reached there", folder);
+    }
+    // The paths are those of who has mounted it, under another root perhaps.
+    const auto is_whole = [&](const auto& seen) {
+      return seen.second.line->device == overlay.line->device && seen.second.line->root == "/";
+    };
+    if (overlay.line->root != "/")
+      return std::any_of(visible_.begin(), visible_.end(), is_whole) ? "" : "of which nothing shows all";
+    return state::shows_layers(overlay.handle.get(), layers) ? "" : "whose folders are others there";
+  }
+
+  /// After what it lies on. Its index; -1: it is being added.
   int add(int id, const Outside& outside) {
     if (auto known = indices_.find(id); known != indices_.end()) return known->second;
     indices_.emplace(id, -1);  // should the kernel's parents go round in a circle
@@ -197,19 +230,31 @@ class Recorder {
       mount.problem = "whose owners are mapped (idmapped)";
     } else {
       mount.host = outside.find(line, seen.st);
+      if (line.type == "overlay" && mount.host.empty() && !is_of_others(mount))
+        mount.problem = add_layers(seen, outside);
     }
     const auto named = walk_.options.external_mounts.keys.find(line.point);
-    if (named != walk_.options.external_mounts.keys.end()) mount.external = named->second;
+    if (others_ == nullptr && named != walk_.options.external_mounts.keys.end()) mount.external = named->second;
     const int index = static_cast<int>(out_.mounts.size());
     out_.mounts.push_back(std::move(mount));
     return indices_[id] = index;
+  }
+
+  /// One that was taken before has this file system, and so its files.
+  bool is_of_others(const Mount& mount) const {
+    const uint64_t device = out_.filesystems[static_cast<size_t>(mount.filesystem)].device;
+    const auto has_it = [&](const Mounts* other) {
+      return std::any_of(other->filesystems.begin(), other->filesystems.end(),
+                         [&](const store::MountedFilesystem& one) { return one.device == device; });
+    };
+    return others_ != nullptr && std::any_of(others_->begin(), others_->end(), has_it);
   }
 
   /// Of each file system in memory that is nowhere outside, through a mount that shows all of it.
   Result<void> add_files() {
     std::set<int> outside;
     for (const Mount& mount : out_.mounts) {
-      if (!mount.host.empty()) outside.insert(mount.filesystem);
+      if (!mount.host.empty() || is_of_others(mount)) outside.insert(mount.filesystem);
     }
     for (const auto& [id, index] : indices_) {
       Mount& mount = out_.mounts[static_cast<size_t>(index)];
@@ -245,6 +290,8 @@ class Recorder {
 
   Walk& walk_;
   Mounts& out_;
+  const Others* others_;
+  const Walked* walked_ = nullptr;  ///< while it runs
   std::map<int, const MountLine*> by_id_;
   std::map<int, Visible> visible_;
   std::map<int, int> indices_;  ///< by id
@@ -253,10 +300,20 @@ class Recorder {
 
 }  // namespace
 
-Result<void> inventory_mounts(Walk& walk) {
+namespace {
+
+Result<void> record(Walk& walk, Mounts& out, const std::vector<const Mounts*>* others) {
   CKPT_TRY_ASSIGN(const std::string text, state::read_tree_mountinfo());
   CKPT_TRY_ASSIGN(const std::vector<MountLine> lines, parse_mountinfo(text));
-  return Recorder(walk, walk.out.image.namespaces.mounts).run(lines);
+  return Recorder(walk, out, others).run(lines);
+}
+
+}  // namespace
+
+Result<void> inventory_mounts(Walk& walk) { return record(walk, walk.out.image.namespaces.mounts, nullptr); }
+
+Result<void> inventory_further_mounts(Walk& walk, const std::vector<const Mounts*>& others, Mounts& out) {
+  return record(walk, out, &others);
 }
 
 }  // namespace ckpt::capture

@@ -10,4 +10,8 @@ namespace ckpt::capture {
 /// tree Inventory::memory_files, too.
 Result<void> inventory_mounts(Walk& walk);
 
+/// The same of a further mount namespace, which this thread looks into (UnderRoot). `others`: those of the tree that
+/// were taken before, which have what both show.
+Result<void> inventory_further_mounts(Walk& walk, const std::vector<const store::Mounts*>& others, store::Mounts& out);
+
 }  // namespace ckpt::capture

@@ -17,6 +17,10 @@ std::optional<dev_t> made_device(uint64_t before);
 /// -1: it was not made here.
 int made_root(uint64_t before);
 
+/// An overlay, which takes its files from folders that are there: numbers of its devices and folders are others then.
+void add_made_overlay(UniqueFd root);
+bool is_on_made_overlay(int fd);
+
 /// Terminals that exist already, since something of them is mounted: whoever makes terminals takes their masters over.
 void reserve_terminal(int index, UniqueFd master);
 bool is_terminal_reserved(int index);

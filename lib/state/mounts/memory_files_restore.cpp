@@ -107,17 +107,17 @@ Result<void> make_read_only(int root, const std::string& where) {
 Result<void> make_memory_files(const std::vector<MemoryFile>& files, int root) { return Builder(files, root).run(); }
 
 Result<void> fill_memory_files(const store::ImageReader& image, ProgressSink& progress, const Cancel& cancel) {
-  for (const store::MountedFilesystem& filesystem : image.manifest().tree.namespaces.mounts.filesystems) {
-    const int root = state::made_root(filesystem.device);
-    if (root < 0) continue;
-    for (const MemoryFile& file : filesystem.files) {
+  for (const store::MountedFilesystem* filesystem : filesystems_of(image.manifest().tree.namespaces)) {
+    const int root = state::made_root(filesystem->device);
+    if (root < 0 || filesystem->files.empty()) continue;
+    for (const MemoryFile& file : filesystem->files) {
       if (!file.has_bytes()) continue;
       const UniqueFd fd = state::open_below(root, file.path, O_WRONLY);
       if (!fd) return failure(file, "cannot be filled");
       CKPT_TRY(fill_file(image, file.space, file.size, fd.get(), progress, cancel));
       CKPT_TRY(set_time(root, file));
     }
-    if (is_read_only(filesystem.options)) CKPT_TRY(make_read_only(root, filesystem.source));
+    if (is_read_only(filesystem->options)) CKPT_TRY(make_read_only(root, filesystem->source));
   }
   return {};
 }

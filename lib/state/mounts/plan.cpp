@@ -55,11 +55,29 @@ std::optional<MountSource> through(const Mounts& mounts, size_t index, size_t ot
   return MountSource{Kind::kOther, std::move(rest), static_cast<int>(other)};
 }
 
-std::optional<MountSource> source_of(const Mounts& mounts, size_t index, const MountOptions& options) {
+/// What a mount namespace that is made before this one shows, or something below that.
+std::optional<MountSource> elsewhere(const Mounts& mounts, size_t index, const OtherMounts& others) {
+  const Mount& mount = mounts.mounts[index];
+  const uint64_t device = mounts.filesystems[static_cast<size_t>(mount.filesystem)].device;
+  for (size_t whose = 0; whose < others.size(); ++whose) {
+    for (size_t other = 0; other < others[whose]->mounts.size(); ++other) {
+      const Mount& shows = others[whose]->mounts[other];
+      std::string rest;
+      const bool has_it = others[whose]->filesystems[static_cast<size_t>(shows.filesystem)].device == device &&
+                          shows.problem.empty() && below(mount.root, shows.root, rest) && is_plain(rest);
+      if (has_it) return MountSource{Kind::kElsewhere, std::move(rest), static_cast<int>(other), whose};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<MountSource> source_of(const Mounts& mounts, size_t index, const MountOptions& options,
+                                     const OtherMounts& others) {
   const bool root_is_given = index != 0 && !options.root.empty();
   const bool is_given = given_for(mounts.mounts[index], options) != nullptr;
   // What has been deleted is nowhere else: what has its name now is something else.
   if (!is_given && !mounts.mounts[index].problem.empty() && !(index == 0 && !options.root.empty())) return std::nullopt;
+  if (auto found = elsewhere(mounts, index, others)) return found;
   if (root_is_given && !is_given) {
     if (auto of_root = through(mounts, index, 0)) return of_root;
   }
@@ -89,8 +107,8 @@ std::string without_a_way(const Mounts& mounts, const Mount& mount) {
 }  // namespace
 
 bool can_be_made(const std::string& type) {
-  static constexpr std::array<std::string_view, 7> kMade = {"proc",   "sysfs",   "devpts",  "mqueue",
-                                                            "cgroup", "cgroup2", "devtmpfs"};
+  static constexpr std::array<std::string_view, 8> kMade = {"proc",   "sysfs",   "devpts",   "mqueue",
+                                                            "cgroup", "cgroup2", "devtmpfs", "overlay"};
   return is_one_of(type, kMade);
 }
 
@@ -132,7 +150,8 @@ Result<void> check_names(const Mounts& mounts, const MountOptions& options) {
 
 }  // namespace
 
-Result<std::vector<MountSource>> plan_mounts(const Mounts& mounts, const MountOptions& options) {
+Result<std::vector<MountSource>> plan_mounts(const Mounts& mounts, const MountOptions& options,
+                                             const OtherMounts& others) {
   if (mounts.mounts.empty()) {
     return Error(Code::kUnsupported, "the image",
                  "is of processes in a mount namespace that an older ckpt did not take")
@@ -142,7 +161,7 @@ Result<std::vector<MountSource>> plan_mounts(const Mounts& mounts, const MountOp
   std::vector<MountSource> out;
   Error error(Code::kUnsupported, "the image", "is of processes in a mount namespace that cannot be made again here");
   for (size_t i = 0; i < mounts.mounts.size(); ++i) {
-    auto source = source_of(mounts, i, options);
+    auto source = source_of(mounts, i, options, others);
     if (source)
       out.push_back(std::move(*source));
     else
@@ -152,14 +171,14 @@ Result<std::vector<MountSource>> plan_mounts(const Mounts& mounts, const MountOp
   return std::move(error).with_hint("--into PID restores it into that of a running process");
 }
 
-std::vector<std::string> mounts_in_the_way(const Mounts& mounts) {
+std::vector<std::string> mounts_in_the_way(const Mounts& mounts, const OtherMounts& others) {
   MountOptions options;
   for (const Mount& mount : mounts.mounts) {
     if (!mount.external.empty()) options.external[mount.external] = "/";
   }
   std::vector<std::string> out;
   for (size_t i = 0; i < mounts.mounts.size(); ++i) {
-    if (!source_of(mounts, i, options)) out.push_back(in_words(mounts, mounts.mounts[i]));
+    if (!source_of(mounts, i, options, others)) out.push_back(in_words(mounts, mounts.mounts[i]));
   }
   return out;
 }

@@ -16,14 +16,19 @@ struct MountSource {
     kHost,   ///< `path`, where it must be the very one that the processes had
     kNew,    ///< `path` of its file system, which is made anew
     kOther,  ///< `path` of what mount `other` shows
+    kElsewhere,  ///< `path` of what mount `other` of another mount namespace of the tree, `whose`, shows
   };
   Kind kind = Kind::kGiven;
   std::string path;
   int other = -1;
+  size_t whose = 0;
 };
 
-/// A kind of file system that the kernel makes anew for new namespaces, or, as `is_in_memory`, that goes with the
-/// image.
+/// The mount namespaces of a tree that are made before this one.
+using OtherMounts = std::vector<const store::Mounts*>;
+
+/// A kind of file system that the kernel makes anew for new namespaces, or from folders of theirs, or, as
+/// `is_in_memory`, that goes with the image.
 bool can_be_made(const std::string& type);
 bool is_in_memory(const std::string& type);
 
@@ -31,9 +36,10 @@ bool is_in_memory(const std::string& type);
 bool below(const std::string& path, const std::string& folder, std::string& rest);
 
 /// In the order of the mounts. Each one for which there is no way is a cause of the error (kUnsupported).
-Result<std::vector<MountSource>> plan_mounts(const store::Mounts& mounts, const MountOptions& options);
+Result<std::vector<MountSource>> plan_mounts(const store::Mounts& mounts, const MountOptions& options,
+                                             const OtherMounts& others = {});
 /// The same, each cause by itself; what is external counts as given.
-std::vector<std::string> mounts_in_the_way(const store::Mounts& mounts);
+std::vector<std::string> mounts_in_the_way(const store::Mounts& mounts, const OtherMounts& others = {});
 
 /// kCorrupt: a description that makes no sense in itself.
 Result<void> validate_mounts(const store::Mounts& mounts);

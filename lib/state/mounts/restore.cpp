@@ -19,6 +19,7 @@
 #include <charconv>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "lib/base/io.h"
 #include "lib/state/files/tree_root.h"
@@ -200,9 +201,23 @@ int terminal_of(const Mounts& mounts, const Mount& mount, const MountSource& sou
 }
 
 /// What the helper below does, step by step, and what it makes for this process.
-enum Step { kLeave, kPlaceBase, kTerminal, kShow, kAttributesOf, kPlace, kMove, kPivot, kOwner, kShare, kName };
+enum Step {
+  kLeave,
+  kPlaceBase,
+  kLayers,
+  kTerminal,
+  kShow,
+  kAttributesOf,
+  kPlace,
+  kMove,
+  kPivot,
+  kOwner,
+  kShare,
+  kName
+};
 constexpr const char* kSteps[] = {"cannot be kept from other mount namespaces",
                                   "cannot be made ready",
+                                  "cannot be made of the folders that it was made of",
                                   "cannot have its terminal made",
                                   "shows something that is not there",
                                   "cannot be given its options",
@@ -223,7 +238,7 @@ struct Part {
 
 class MountBuilder {
  public:
-  explicit MountBuilder(const Mounts& mounts) : mounts_(mounts) {}
+  MountBuilder(const Mounts& mounts, const std::vector<MadeMounts>& others) : mounts_(mounts), others_(others) {}
 
   Result<void> prepare(const std::vector<MountSource>& sources, bool same_boot) {
     std::map<int, size_t> made;  // by file system
@@ -240,10 +255,19 @@ class MountBuilder {
       if (source.kind == MountSource::Kind::kNew) {
         auto [known, is_new] = made.emplace(mount.filesystem, bases_.size());
         if (is_new) {
-          CKPT_TRY_ASSIGN(UniqueFd base, make_filesystem(mounts_.filesystems[static_cast<size_t>(mount.filesystem)]));
+          const MountedFilesystem& filesystem = mounts_.filesystems[static_cast<size_t>(mount.filesystem)];
+          const bool is_late = filesystem.type == "overlay";  // made by the helper, of folders that are there by then
+          CKPT_TRY_ASSIGN(UniqueFd base, is_late ? Result<UniqueFd>(UniqueFd()) : make_filesystem(filesystem));
+          if (is_late) overlays_.emplace(bases_.size(), &filesystem);
           bases_.push_back(std::move(base));
         }
         part.base = known->second, part.below_base = source.path;
+        continue;
+      }
+      if (source.kind == MountSource::Kind::kElsewhere) {
+        CKPT_TRY_ASSIGN(UniqueFd base, copy_elsewhere(mount, source));
+        part.base = bases_.size(), part.below_base = source.path;
+        bases_.push_back(std::move(base));
         continue;
       }
       const bool given = source.kind == MountSource::Kind::kGiven;
@@ -264,9 +288,11 @@ class MountBuilder {
   }
 
   /// A helper makes the namespace, and hands over what holds it.
-  Result<void> build() {
+  Result<state::MountNamespace> build() {
     CKPT_TRY_ASSIGN(SharedValues shared, SharedValues::create());
     values_ = shared.values();
+    if (!overlays_.empty() && kFirstTerminal + parts_.size() + overlays_.size() >= SharedValues::kValues)
+      return fail(Code::kNoRoom, "mount namespace", "has more mounts than can be made");
     std::fill_n(values_, SharedValues::kValues, -1);
     CKPT_TRY_ASSIGN(const CallResult done, run_as({}, [&] { return run(); }));
     UniqueFd root(values_[kRoot]), handle(values_[kHandle]);
@@ -274,13 +300,16 @@ class MountBuilder {
       UniqueFd master(values_[kFirstTerminal + i]);
       if (master) state::reserve_terminal(parts_[i].terminal, std::move(master));
     }
+    for (const auto& overlaid : overlays_) {
+      UniqueFd overlay(std::exchange(values_[value_of_overlay(overlaid.first)], -1));
+      if (overlay) state::add_made_overlay(std::move(overlay));
+    }
     if (done.value < 0) {
       const auto which = static_cast<size_t>(std::max(values_[kWhich], 0));
       const std::string subject = which < parts_.size() ? subject_of(mounts_.mounts[which]) : "mount namespace";
       return sys_error(-done.value, subject, kSteps[std::clamp(values_[kStep], 0, static_cast<int>(kName))]);
     }
-    state::set_tree_root(std::move(root), std::move(handle));
-    return {};
+    return state::MountNamespace{std::move(root), std::move(handle)};
   }
 
  private:
@@ -290,6 +319,23 @@ class MountBuilder {
     const int error = errno != 0 ? errno : EIO;
     values_[kStep] = step, values_[kWhich] = static_cast<int>(which);
     return -error;
+  }
+
+  /// Of a mount namespace of the tree, where nothing is mounted over what it is to show.
+  Result<UniqueFd> copy_elsewhere(const Mount& mount, const MountSource& source) {
+    const MadeMounts& whose = others_[source.whose];
+    const std::string& point = whose.mounts->mounts[static_cast<size_t>(source.other)].point;
+    CKPT_TRY_ASSIGN(const CallResult copied, run_as({}, [&] {
+                      if (::setns(whose.handle, CLONE_NEWNS) != 0) return -errno;
+                      const int fd = ::open_tree(AT_FDCWD, point.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+                      mount_attr attributes{};
+                      attributes.propagation = MS_PRIVATE;
+                      if (fd < 0 || ::mount_setattr(fd, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
+                        return -errno;
+                      return fd;
+                    }));
+    if (copied.value < 0) return sys_error(-copied.value, subject_of(mount), "cannot be copied from " + point);
+    return UniqueFd(copied.value);
   }
 
   bool is_of_groups(const Mount& mount) const {
@@ -312,8 +358,10 @@ class MountBuilder {
     std::vector<bool> is_folder;
     for (size_t i = 0; i < bases_.size(); ++i) {
       struct stat st {};
-      is_folder.push_back(::fstat(bases_[i].get(), &st) == 0 && S_ISDIR(st.st_mode));
-      if (is_folder[i] && ::move_mount(bases_[i].get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) != 0)
+      const bool is_late = overlays_.count(i) != 0;
+      is_folder.push_back(is_late || (::fstat(bases_[i].get(), &st) == 0 && S_ISDIR(st.st_mode)));
+      const bool is_placed = is_folder[i] && !is_late;
+      if (is_placed && ::move_mount(bases_[i].get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) != 0)
         return fails(kPlaceBase, part_on(i));
     }
     std::vector<UniqueFd> shown(parts_.size());
@@ -355,6 +403,8 @@ class MountBuilder {
 
   int mount_one(size_t i, bool of_folder, std::vector<UniqueFd>& shown) {
     Part& part = parts_[i];
+    const bool is_late = overlays_.count(part.base) != 0 && !bases_[part.base];
+    if (is_late && !make_overlay(part.base, shown)) return fails(kLayers, i);
     const int base = bases_[part.base].get();
     if (part.terminal >= 0 && !make_terminal(i, part.terminal, shown)) return fails(kTerminal, i);
     const bool used = std::any_of(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(i),
@@ -379,6 +429,30 @@ class MountBuilder {
     return ::move_mount(shown[i].get(), "", place.get(), "", kBoth) == 0 ? 0 : fails(kMove, i);
   }
 
+  /// From the end, where there are no terminals.
+  size_t value_of_overlay(size_t base) const {
+    return SharedValues::kValues - 1 - static_cast<size_t>(std::distance(overlays_.begin(), overlays_.find(base)));
+  }
+
+  /// Its folders are looked up under the new root, as they were when it was mounted.
+  bool make_overlay(size_t base, const std::vector<UniqueFd>& shown) {
+    const MountedFilesystem& filesystem = *overlays_.at(base);
+    const UniqueFd old(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!old || !shown[0] || ::fchdir(shown[0].get()) != 0 || ::chroot(".") != 0) return false;
+    const UniqueFd context(::fsopen("overlay", FSOPEN_CLOEXEC));
+    bool made = context && ::fsconfig(context.get(), FSCONFIG_SET_STRING, "source", filesystem.source.c_str(), 0) == 0;
+    for_each_word(filesystem.options, [&](const std::string& word) {
+      made = made && (is_no_option(word, false) || set_option(context.get(), word));
+    });
+    made = made && ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+    if (made) bases_[base] = UniqueFd(::fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+    const int error = errno;
+    if (::fchdir(old.get()) != 0 || ::chroot(".") != 0) return false;
+    errno = error;
+    if (bases_[base]) values_[value_of_overlay(base)] = bases_[base].get();
+    return bases_[base] && ::move_mount(bases_[base].get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) == 0;
+  }
+
   /// Opened where the processes will find it: their names of it come from there.
   bool make_terminal(size_t i, int index, const std::vector<UniqueFd>& shown) {
     int folder = -1;
@@ -400,7 +474,9 @@ class MountBuilder {
   }
 
   const Mounts& mounts_;
+  const std::vector<MadeMounts>& others_;
   std::vector<UniqueFd> bases_;
+  std::map<size_t, const MountedFilesystem*> overlays_;  ///< by base
   std::vector<Part> parts_;
   int* values_ = nullptr;
 };
@@ -413,11 +489,14 @@ bool is_this_boot(const std::string& boot_id) {
 
 }  // namespace
 
-Result<void> make_mount_namespace(const store::Mounts& mounts, const std::string& boot_id,
-                                  const state::MountOptions& options) {
+Result<state::MountNamespace> make_mount_namespace(const store::Mounts& mounts, const std::string& boot_id,
+                                                   const state::MountOptions& options,
+                                                   const std::vector<MadeMounts>& others) {
   CKPT_TRY(state::validate_mounts(mounts));
-  CKPT_TRY_ASSIGN(const std::vector<MountSource> sources, state::plan_mounts(mounts, options));
-  MountBuilder builder(mounts);
+  state::OtherMounts shown;
+  for (const MadeMounts& other : others) shown.push_back(other.mounts);
+  CKPT_TRY_ASSIGN(const std::vector<MountSource> sources, state::plan_mounts(mounts, options, shown));
+  MountBuilder builder(mounts, others);
   CKPT_TRY(builder.prepare(sources, is_this_boot(boot_id)));
   return builder.build();
 }

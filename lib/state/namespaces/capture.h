@@ -8,4 +8,7 @@ namespace ckpt::capture {
 /// Fills TreeImage::namespaces.
 Result<void> inventory_namespaces(Walk& walk);
 
+/// Fills Namespaces::further and ProcessImage::namespaces. After inventory_sharing.
+Result<void> inventory_further(Walk& walk);
+
 }  // namespace ckpt::capture

@@ -57,9 +57,9 @@ std::optional<store::KernelSetting>& late_limit() {
   return limit;
 }
 
-Result<void> write(const store::KernelSetting& limit) {
+Result<void> write(const store::KernelSetting& limit, bool is_users) {
   const std::string path = "/proc/sys/" + limit.path;
-  if (const TreeUser* user = tree_user(); user != nullptr && user->owns("ipc")) {
+  if (is_users) {
     // Its root alone may: not who has all rights around it.
     CKPT_TRY_ASSIGN(const int error, restore::run_in_user_namespace([&] {
                       const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
@@ -70,6 +70,15 @@ Result<void> write(const store::KernelSetting& limit) {
   }
   CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
   return io::write_all(file.get(), as_bytes(limit.value), path);
+}
+
+}  // namespace
+
+namespace {
+
+bool is_trees_users() {
+  const TreeUser* user = tree_user();
+  return user != nullptr && user->owns("ipc");
 }
 
 }  // namespace
@@ -103,14 +112,19 @@ Result<void> validate_ipc_limits(const std::vector<store::KernelSetting>& limits
 Result<void> write_ipc_limits(const std::vector<store::KernelSetting>& limits) {
   for (const store::KernelSetting& limit : limits) {
     if (limit.path == kEndsUnattached) late_limit() = limit;
-    else CKPT_TRY(write(limit));
+    else CKPT_TRY(write(limit, is_trees_users()));
   }
+  return {};
+}
+
+Result<void> write_all_ipc_limits(const std::vector<store::KernelSetting>& limits) {
+  for (const store::KernelSetting& limit : limits) CKPT_TRY(write(limit, tree_user() != nullptr));
   return {};
 }
 
 Result<void> write_late_ipc_limit() {
   const std::optional<store::KernelSetting> late = std::exchange(late_limit(), std::nullopt);
-  return late ? write(*late) : Result<void>();
+  return late ? write(*late, is_trees_users()) : Result<void>();
 }
 
 }  // namespace ckpt::state

@@ -16,5 +16,7 @@ Result<void> validate_ipc_limits(const std::vector<store::KernelSetting>& limits
 /// Of the namespace that this process is in, but for what `write_late_ipc_limit` writes once all segments are attached.
 Result<void> write_ipc_limits(const std::vector<store::KernelSetting>& limits);
 Result<void> write_late_ipc_limit();
+/// Of the one that this thread is in, which belongs to the tree's user namespace, where it has one, and has no objects.
+Result<void> write_all_ipc_limits(const std::vector<store::KernelSetting>& limits);
 
 }  // namespace ckpt::state

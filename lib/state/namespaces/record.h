@@ -1,6 +1,7 @@
 // The namespaces that a tree has of its own: what the manifest says of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,6 +34,18 @@ struct UserNamespace {
   bool operator==(const UserNamespace&) const = default;
 };
 
+/// A namespace that processes of the tree are in and its first process is not: a container in the container, a service
+/// with folders of its own. It belongs to the user namespace that all of them are in.
+struct FurtherNamespace {
+  std::string kind;                  ///< as /proc/PID/ns has it: one of kFurtherKinds
+  std::string hostname, domainname;  ///< of a "uts"
+  std::vector<KernelSetting> ipc_limits;  ///< of an "ipc", which has no objects
+  Network network;                        ///< of a "net"
+  Mounts mounts;  ///< of a "mnt"; of a file system that one before it has, too, that one has the files
+  bool operator==(const FurtherNamespace&) const = default;
+};
+inline constexpr std::array<const char*, 4> kFurtherKinds = {"mnt", "uts", "ipc", "net"};
+
 /// Of a tree that is where ckpt is: nothing.
 struct Namespaces {
   std::vector<std::string> own;      ///< kinds, as /proc/PID/ns has them: others than those of whoever ran ckpt
@@ -43,6 +56,7 @@ struct Namespaces {
   std::vector<Cgroup> cgroup_roots;  ///< of an own "cgroup": the groups that are "/" there; images of before: none
   UserNamespace user;                ///< of an own "user"
   Mounts mounts;  ///< of an own "mnt"
+  std::vector<FurtherNamespace> further;  ///< ProcessImage::namespaces says whose
   bool has(const std::string& kind) const {
     for (const std::string& one : own) {
       if (one == kind) return true;
@@ -51,6 +65,18 @@ struct Namespaces {
   }
   bool operator==(const Namespaces&) const = default;
 };
+
+/// The file systems of all mount namespaces.
+template <class N>
+auto filesystems_of(N& namespaces) {
+  std::vector<decltype(namespaces.mounts.filesystems.data())> out;
+  auto add = [&](auto& mounts) {
+    for (auto& filesystem : mounts.filesystems) out.push_back(&filesystem);
+  };
+  add(namespaces.mounts);
+  for (auto& further : namespaces.further) add(further.mounts);
+  return out;
+}
 
 template <class A>
 void describe(A& a, typename A::template Of<Clocks> c) {
@@ -76,6 +102,16 @@ void describe(A& a, typename A::template Of<UserNamespace> u) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<FurtherNamespace> f) {
+  a.text("kind", f.kind);
+  a.text("hostname", f.hostname);
+  a.text("domainname", f.domainname);
+  a.list("ipc_limits", f.ipc_limits);
+  a.object("network", f.network);
+  a.object("mounts", f.mounts);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<Namespaces> n) {
   a.texts("own", n.own);
   a.text("hostname", n.hostname);
@@ -86,6 +122,7 @@ void describe(A& a, typename A::template Of<Namespaces> n) {
   a.optional().object("mounts", n.mounts);
   a.optional().list("cgroup_roots", n.cgroup_roots);
   a.optional().object("user", n.user);
+  a.optional().list("further", n.further);
 }
 
 }  // namespace ckpt::store

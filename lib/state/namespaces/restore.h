@@ -20,4 +20,14 @@ Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
 Result<void> fill_namespaces(const store::TreeImage& tree, const std::map<std::string, bool>& make,
                              const state::NetworkOptions& options, state::Outside* outside);
 
+/// Of the namespaces that are not the first process's (further.h). kCorrupt; kUnsupported: what cannot be made.
+/// `joins`: the first process goes to a mount namespace that is there.
+Result<void> check_further(const store::TreeImage& tree, bool joins);
+
+/// Makes them, and calls state::set_further. While /proc and mounts are still those of ckpt's caller, and there are no
+/// other threads.
+Result<void> make_further(const store::TreeImage& tree, const std::string& boot_id);
+/// Gives them their names, limits and networks.
+Result<void> fill_further(const store::TreeImage& tree);
+
 }  // namespace ckpt::restore

@@ -9,6 +9,7 @@
 #include "lib/proc/io_uring.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/namespaces/entered.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/walk.h"
 
 namespace ckpt::capture {
@@ -131,7 +132,9 @@ void Namespaces::compare(Walk& walk, size_t process) const {
   for (const Link& link : links_) {
     auto theirs = proc::read_link(walk.members[process].entry.pid, link.name);
     if (!theirs) continue;
-    if (*theirs != link.first)
+    if (*theirs != link.first && state::further_flag(link.name.substr(link.name.find('/') + 1)) != 0)
+      walk.seen[process].apart.push_back(*theirs);
+    else if (*theirs != link.first)
       walk.block(process, "namespace " + *theirs, kNestedNamespace);
     else if (link.first != link.ours)
       walk.block(process, "namespace " + *theirs, kOtherNamespace);

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Processes of one tree in several namespaces: a service with mounts, names, queues and a network of its own within a container, and beside us.
+
+The target checks itself. Its folder is a file system in memory that only the inner mount namespace has, on top of one that both have.
+"""
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import CKPT, TARGETS, Failure, Skip, become_subreaper, ckpt, exists_unreaped, read_text, reap_strays, run_cases, wait_until
+from outside import children_of, namespace
+
+KINDS = ("mnt", "uts", "ipc", "net")
+OUTER = """
+set -e; place=$1
+if [ "$3" = own ]; then
+  mount -t tmpfs both "$place"; mkdir "$place/work" "$place/common"; echo both > "$place/common/file"; hostname outer; mount -t proc proc /proc
+else
+  mkdir -p "$place/work"
+fi
+unshare --mount --uts --ipc --net sh -c "$4" sh "$place" "$2" &
+exec 9< "$place" 2> /dev/null; wait
+"""
+INNER = """
+set -e; place=$1
+mount -t tmpfs inner "$place/work"; mkdir "$place/work/bound"; mount --bind "$place/work/bound" "$place/work/bound"; mount -o remount,bind,ro "$place/work/bound"
+hostname inner; ip link set lo up; echo 42 > /proc/sys/net/ipv4/ip_default_ttl; ip link add d0 type dummy 2> /dev/null || ip link add d0 type bridge || ip link add d0 type veth peer name d1; ip addr add 192.0.2.7/24 dev d0
+echo 33 > /proc/sys/fs/mqueue/msg_max; exec 2> /dev/null
+"$2" "$place/work" < /dev/null > "$place/work/log" 2>&1 &
+wait
+"""
+
+
+class Nested:
+    """An outer shell, an inner one in further namespaces, and its target; `own`: the outer one is process 1 of a container."""
+
+    def __init__(self, place, name, target, own, inner=INNER):
+        self.place, self.own = place.folder(name), own
+        os.makedirs(self.place, exist_ok=True)
+        apart = ["unshare", "--fork", "--pid", "--mount", "--uts", "--ipc", "--net"] if own else []
+        self.popen = subprocess.Popen([*apart, "sh", "-c", OUTER, "sh", self.place, os.path.join(TARGETS, f"target_{target}"), "own" if own else "ours", inner],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        self.root = 0
+        wait_until(self.started, "the target is ready")
+
+    def started(self):
+        if self.popen.poll() is not None:
+            raise Skip(f"no such namespaces can be made here: {self.popen.stderr.read().decode().strip()}")
+        self.root = int((children_of(self.popen.pid) or [0])[0]) if self.own else self.popen.pid
+        if self.root == 0 or not children_of(self.root):
+            return False
+        inner = children_of(self.root)[0]
+        return os.path.exists(f"/proc/{inner}/root{self.place}/work/ready")
+
+    def inner(self):
+        shell = int(children_of(self.root)[0])
+        return shell, int(children_of(shell)[0])
+
+    def path(self, *names):
+        return os.path.join(f"/proc/{self.inner()[0]}/root{self.place}", *names)
+
+    def said(self, kind, *command):
+        return subprocess.run(["nsenter", "--target", str(self.inner()[1]), "--" + kind, *command], capture_output=True, text=True, check=True).stdout.strip()
+
+    def check(self):
+        """Once it runs again: what is shared with whom, what each has, and the target's own verdict."""
+        shell, target = self.inner()
+        for kind in KINDS:
+            if namespace(shell, kind) != namespace(target, kind) or namespace(shell, kind) == namespace(self.root, kind):
+                raise Failure(f"{kind}: the inner ones are not in one of their own")
+        for kind in ("pid", "user", "cgroup"):
+            if namespace(target, kind) != namespace(self.root, kind):
+                raise Failure(f"{kind}: the inner ones are in another one")
+        if self.said("uts", "hostname") != "inner" or self.said("net", "cat", "/proc/sys/net/ipv4/ip_default_ttl") != "42":
+            raise Failure("another hostname, or another network")
+        if "192.0.2.7/24" not in self.said("net", "ip", "-o", "addr", "show", "d0") or self.said("ipc", "cat", "/proc/sys/fs/mqueue/msg_max") != "33":
+            raise Failure("the interface has another address, or the queues other limits")
+        mounts = [line.split() for line in read_text(f"/proc/{target}/mountinfo").splitlines() if line.split()[4].startswith(self.place)]
+        wanted = ([self.place] if self.own else []) + [f"{self.place}/work", f"{self.place}/work/bound"]
+        if [line[4] for line in mounts] != wanted or not mounts[-1][5].startswith("ro"):
+            raise Failure(f"the mounts are {mounts}")
+        if self.own:
+            with open(f"/proc/{self.root}/root{self.place}/common/new", "w", encoding="ascii") as stream:
+                stream.write("seen")
+            if read_text(self.path("common", "new")) != "seen" or read_text(self.path("common", "file")) != "both\n":
+                raise Failure("what both had is another file system in each")
+            os.unlink(self.path("common", "new"))
+        if os.path.exists(f"/proc/{self.root}/root{self.place}/work/log"):
+            raise Failure("what is mounted inside is seen outside")
+
+    def verdict(self):
+        work = self.path("work")
+        number = read_text(os.path.join(work, "ready")).split()[1]
+        held = os.open(work, os.O_PATH | os.O_DIRECTORY)
+        try:
+            work = f"/proc/self/fd/{held}"
+            with open(f"{work}/.check", "w", encoding="ascii") as stream:
+                stream.write("0")
+            os.rename(f"{work}/.check", f"{work}/check")
+            wait_until(lambda: os.path.exists(f"{work}/result"), "the target answers")
+            if read_text(f"{work}/result").strip() != f"pass {number}":
+                raise Failure(f"{read_text(work + '/result')}\n{read_text(work + '/log')}")
+        finally:
+            os.close(held)
+
+    def dump(self, image):
+        before = [self.root, *descendants(self.root)]
+        dump = subprocess.Popen([CKPT, "dump", "-p", str(self.root), "-f", image], stdin=subprocess.DEVNULL)
+
+        def gone():
+            # What ckpt leaves in a pid namespace is our child, and the namespace ends once nothing is left in it.
+            reap(dump)
+            return dump.returncode is not None and not any(exists_unreaped(int(pid)) for pid in before)
+        wait_until(gone, "all have ended", 40)
+        if dump.returncode != 0:
+            raise Failure(f"the dump: exit {dump.returncode}")
+
+    def restore(self, image, *flags):
+        pidfile = os.path.join(os.path.dirname(image), "pid")
+        said = ckpt("restore", "-f", image, "-d", "--pidfile", pidfile, *flags)
+        said.expect(0)
+        self.root = int(read_text(pidfile))
+
+    def end(self):
+        for pid in [self.popen.pid, self.root]:
+            for one in [*descendants(pid), pid] if pid and exists_unreaped(pid) else []:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(one), signal.SIGKILL)
+        self.popen.wait()
+        reap_strays()
+
+
+def goes_on(place, target, own):
+    """Checked, dumped while it runs on, dumped and restored twice, the second time on top of a pre-dump."""
+    name = f"{target}-{'own' if own else 'ours'}"
+    nested = Nested(place, name, target, own)
+    try:
+        nested.check()
+        ckpt("check", "-p", nested.root).expect(0)
+        ckpt("dump", "-p", nested.root, "-f", os.path.join(place.path, name + "-running"), "-R").expect(0)
+        for turn in ("one", "two"):
+            image = os.path.join(place.path, f"{name}-{turn}")
+            if turn == "two":
+                ckpt("pre-dump", "-p", nested.root, "-f", image + "-before").expect(0)
+            nested.dump(image)
+            nested.restore(image)
+            nested.check()
+        nested.verdict()
+    finally:
+        nested.end()
+
+
+REFUSED = (
+    ("pid", "unshare --pid --fork sleep 60", "another one than that of its tree's first process"),
+    ("ipc", "unshare --ipc sh -c 'ipcmk -S 3 > /dev/null; exec sleep 60'", "System V objects"),
+    ("net", "unshare --net sh -c 'ip link add v0 type veth peer name v1 && ip link set v1 netns 1; exec sleep 60'", "a veth with its other end outside it"),
+)
+
+
+def refused(place):
+    """What is not carried is named before anything is touched."""
+    for kind, command, words in REFUSED:
+        popen = subprocess.Popen(["unshare", "--fork", "--kill-child", "--pid", "--ipc", "--mount", "sh", "-c", f"mount -t proc proc /proc; {command} & wait"],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            wait_until(lambda: any("sleep" == read_text(f"/proc/{p}/comm").strip() for p in descendants(popen.pid)), "it sleeps")
+            init = int(children_of(popen.pid)[0])
+            ckpt("check", "-p", init).expect(1, words)
+            ckpt("dump", "-p", init, "-f", os.path.join(place.path, "refused-" + kind)).expect(6, words)
+            if not exists_unreaped(init):
+                raise Failure(f"{kind}: it has ended")
+        finally:
+            popen.kill()
+            popen.wait()
+
+
+def descendants(pid):
+    out = []
+    for child in children_of(pid):
+        out += [child, *descendants(child)]
+    return out
+
+
+def reap(known=None):
+    """All that have ended; of `known` its exit code is kept."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:
+            if known is not None and ended[0] == known.pid:
+                known.returncode = os.waitstatus_to_exitcode(ended[1])
+
+
+def all_namespaces():
+    out = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for kind in KINDS:
+            try:
+                out.add(namespace(pid, kind))
+            except OSError:
+                pass
+    return out
+
+
+def killed(place):
+    """ckpt is killed in the middle: of a dump everything goes on in the namespaces that it had, of a restore nothing is left."""
+    nested = Nested(place, "killed", "mem_anonymous", True)
+    image = os.path.join(place.path, "killed-image")
+    chance = random.Random(7)
+    try:
+        for turn in range(6):
+            dump = subprocess.Popen([CKPT, "dump", "-R", "-p", str(nested.root), "-f", f"{image}-{turn}"], stdin=subprocess.DEVNULL,
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0.01, 0.4))
+            dump.send_signal(signal.SIGKILL)
+            dump.wait()
+            time.sleep(0.2)
+            nested.check()
+        nested.dump(image)
+        before = all_namespaces()
+        pidfile = os.path.join(place.path, "killed-pid")
+        for _ in range(6):
+            if os.path.exists(pidfile):
+                os.unlink(pidfile)
+            restore = subprocess.Popen([CKPT, "restore", "-f", image, "-d", "--pidfile", pidfile], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0.01, 0.3))
+            restore.send_signal(signal.SIGKILL)
+            restore.wait()
+            time.sleep(0.05)
+            if os.path.exists(pidfile):  # it was done
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(read_text(pidfile)), signal.SIGKILL)
+
+            def gone():
+                reap()
+                return all_namespaces() <= before
+            wait_until(gone, "no namespace stays behind")
+        nested.restore(image)
+        nested.check()
+        nested.verdict()
+    finally:
+        nested.end()
+
+
+if __name__ == "__main__":
+    become_subreaper()
+    sys.exit(run_cases("further", [(f"{target}{'' if own else ', ours'}", lambda place, target=target, own=own: goes_on(place, target, own))
+                                              for target, own in (("files", True), ("mem_private_file", True), ("deleted_file", True), ("files", False))] +
+                       [("refused", refused), ("killed", killed)],
+                       ("unshare", "nsenter", "mount", "ip")))
