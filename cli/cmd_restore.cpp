@@ -1,7 +1,10 @@
 // restore: options -> engine::restore -> a summary or one JSON line.
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <new>
 #include <nlohmann/json.hpp>
 
@@ -169,6 +172,24 @@ Result<void> restore_placed(RestoreFlags& flags, const store::TreeImage& tree, c
   return supervise(tree.root().pid, placed.init, context);
 }
 
+/// Fetching what was read by now has made threads, beside which no namespace is entered: a child has none of them.
+Result<void> in_a_child(Context& context, const std::function<Result<void>()>& work) {
+  std::fflush(nullptr);
+  const sigset_t old = engine::block_relayed_signals();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    const int code = code_of(work(), context);
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  const int error = errno;
+  if (child > 0) context.exit_status = engine::relay_signals(child);
+  sigprocmask(SIG_SETMASK, &old, nullptr);
+  return child > 0 ? Result<void>() : sys_error(error, "", "cannot make a process");
+}
+
 Result<void> run_restore(RestoreFlags& flags, Context& context) {
   CKPT_TRY(check_trust(flags.options.image, flags.options.trust));
   engine::NamespacePlan plan;
@@ -181,9 +202,13 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
       return fail(Code::kUsage, "--new-pidns", "and a pid namespace that is there exclude each other");
     plan.make["pid"] = true;
   }
-  if (!plan.empty() && remote::with_urls(flags.options.image.string()))
+  bool far = false;
+  if (!plan.empty()) {
+    CKPT_TRY_ASSIGN(far, fetch_from_elsewhere(flags.options.image));
+  }
+  if (far && (plan.make.count("user") != 0 || plan.join.count("user") != 0))
     return Error(Code::kUnsupported, flags.options.image.string(),
-                 "lies at a URL, which cannot be reached from other namespaces")
+                 "lies at a URL, which cannot be reached from another user namespace")
         .with_hint("copy the image, with its parents, to a folder first");
   if (manifest && !manifest->job.id.empty() && flags.membership == nullptr) {
     context.progress.note(fmt::format("this is the part of rank {} alone, of a job of {} (--together: all of it)",
@@ -200,6 +225,8 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
     CKPT_TRY(restore_copies(flags.copies, flags.options, context));
     if (!flags.options.dry_run) return {};
   }
+  if (!plan.empty() && far)
+    return in_a_child(context, [&] { return restore_placed(flags, manifest->tree, plan, context); });
   if (!plan.empty()) return restore_placed(flags, manifest->tree, plan, context);
   const bool apart = flags.options.new_pid_namespace && !flags.options.dry_run;
   return apart ? restore_apart(flags, context) : restore_here(flags, context);

@@ -1,5 +1,6 @@
 #include "cli/remote_images.h"
 
+#include "lib/remote/home_network.h"
 #include "lib/store/chain.h"
 #include "lib/store/image.h"
 
@@ -30,6 +31,17 @@ Result<void> check_trust(const fs::path& image, bool trust) {
   return Error(Code::kPermission, image.string(),
                "lies at a URL, and who may write there may have the image say anything: it is not restored")
       .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
+}
+
+Result<bool> fetch_from_elsewhere(const fs::path& image) {
+  const std::optional<std::string> url = remote::with_urls(image.string());
+  if (!url) return false;
+  if (url->starts_with("cmd:"))
+    return Error(Code::kUnsupported, image.string(),
+                 "is a program, which those who are in other namespaces would have in their hands")
+        .with_hint("copy the image, with its parents, to a folder first");
+  CKPT_TRY(remote::remember_network());
+  return true;
 }
 
 }  // namespace ckpt::cli

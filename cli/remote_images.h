@@ -15,4 +15,8 @@ Result<void> mount_parents(remote::Mounted& mounted);
 /// ckpt cannot see who that is.
 Result<void> check_trust(const std::filesystem::path& image, bool trust);
 
+/// Before an image is read in other namespaces: where it lies at a URL the requests are made in the network of now.
+/// False: it is on this host. kUnsupported: a program speaks for the URL, and would run among those who are there.
+Result<bool> fetch_from_elsewhere(const std::filesystem::path& image);
+
 }  // namespace ckpt::cli

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plural.h"
+#include "cli/remote_images.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
@@ -79,9 +80,7 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
   Stopwatch watch;
   CKPT_TRY_ASSIGN(Outcome outcome, examine(context, dir));
   if (options.rehearse && outcome.findings.empty()) {
-    if (remote::with_urls(dir.string()))
-      return Error(Code::kUnsupported, dir.string(), "lies at a URL, which cannot be reached from sealed namespaces")
-          .with_hint("copy the image, with its parents, to a folder first");
+    CKPT_TRY(fetch_from_elsewhere(dir));
     const auto trust = options.trust ? store::Trust::kAnybody : store::Trust::kOwn;
     CKPT_TRY_ASSIGN(outcome.rehearsal, engine::rehearse(dir, trust, context.cancel));
   }

@@ -32,6 +32,7 @@ void outlive_forks() {
 }
 
 std::atomic<size_t> g_count = 0;
+int g_needed = -1;
 
 }  // namespace
 
@@ -53,5 +54,9 @@ std::shared_ptr<const VirtualFile> find_virtual_file(int fd) {
   auto found = registry().files.find({st.st_dev, st.st_ino});
   return found == registry().files.end() ? nullptr : found->second;
 }
+
+void set_needed_descriptor(int fd) { g_needed = fd; }
+
+int needed_descriptor() { return g_needed; }
 
 }  // namespace ckpt::io

@@ -28,4 +28,9 @@ void set_virtual_file(const struct stat& st, std::shared_ptr<const VirtualFile> 
 /// nullptr: an ordinary file. Costs nothing while there is no virtual file.
 std::shared_ptr<const VirtualFile> find_virtual_file(int fd);
 
+/// A descriptor without which virtual files cannot be read, for the rest of this process's life: a fork that closes all
+/// that it has no use for keeps those. -1: none. To be set without other threads.
+void set_needed_descriptor(int fd);
+int needed_descriptor();
+
 }  // namespace ckpt::io

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "lib/base/virtual_file.h"
+
 namespace ckpt::remote {
 
 namespace {
@@ -35,6 +37,7 @@ bool same(int one, int other) {
 
 Result<void> remember_network() {
   CKPT_TRY_ASSIGN(home(), open_own());
+  io::set_needed_descriptor(home().get());
   return {};
 }
 

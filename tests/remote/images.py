@@ -116,6 +116,10 @@ class Images(unittest.TestCase):
         self.server.http.buckets["bucket"]["x/a/pages"] = bytes(pages)
         self.run_ckpt("verify", "s3://bucket/x/b", code=1)
 
+    def test_it_is_rehearsed(self):
+        """In namespaces of which none has a network."""
+        self.assertIn("would be restored as it was", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", "--trust"))
+
     def test_a_chain_becomes_one(self):
         self.assertIn("--trust", self.run_ckpt("squash", "s3://bucket/x/b", self.base / "one", code=5))
         self.run_ckpt("squash", "s3://bucket/x/b", self.base / "one", "--trust")
@@ -275,7 +279,29 @@ class Images(unittest.TestCase):
             self.assertEqual(self.server.http.uploads, {})
             for image in "abc":
                 self.run_ckpt("verify", f"{name}/{image}")
-            self.run_ckpt("squash", f"{name}/c", self.base / f"one-{end}", "--trust")
+            self.runs_in_other_namespaces(f"{name}/c")
+
+    def runs_in_other_namespaces(self, url):
+        """Each of them has a network that leads nowhere."""
+        pidfile, place = self.base / "pidfile", self.base / "placed"
+        self.run_ckpt("squash", url, place / "x", "--trust")
+        program = f"cmd:{sys.executable} {pathlib.Path(__file__).resolve().parent / 'program.py'} {place}/x"
+        self.run_ckpt("verify", program)
+        self.assertIn("in their hands", self.run_ckpt("restore", "-f", program, "-d", "--trust", code=6))
+        shutil.rmtree(place)
+        for more in ([], ["--lazy"]):
+            self.run_ckpt("restore", "-f", url, "-d", "--trust", "--pidfile", pidfile, "--external-pipes", "null", *more)
+            pid = int(pidfile.read_text())
+            try:
+                for kind in ("net", "pid", "ipc", "uts"):
+                    self.assertNotEqual(os.readlink(f"/proc/{pid}/ns/{kind}"), os.readlink(f"/proc/self/ns/{kind}"), kind)
+                self.run_ckpt("dump", "-p", pid, "-f", self.base / "again", "--external-pipes", "null")
+                self.run_ckpt("verify", self.base / "again")
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                pidfile.unlink()
+                shutil.rmtree(self.base / "again", ignore_errors=True)
 
     def test_what_fails_leaves_the_process_and_no_object(self):
         self.start()
@@ -310,7 +336,7 @@ class Images(unittest.TestCase):
         self.assertFalse(os.path.exists(f"/proc/{self.pid}"))
 
     def test_what_is_refused_by_name(self):
-        self.assertIn("namespaces", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", code=6))
+        self.run_ckpt("restore", "-f", "s3://bucket/x/b", "--trust", "--copies", "2", "--new-pidns", "-d", code=6)
         self.assertIn("on this host", self.run_ckpt("rm", "s3://bucket/x/b", code=6))
 
 

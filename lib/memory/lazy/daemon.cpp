@@ -16,6 +16,7 @@
 #include "lib/base/io.h"
 #include "lib/base/pipe.h"
 #include "lib/base/threads.h"
+#include "lib/base/virtual_file.h"
 #include "lib/memory/lazy/guard.h"
 #include "lib/memory/lazy/service.h"
 #include "lib/proc/userfault.h"
@@ -86,6 +87,7 @@ void answer(int ready, const Result<void>& may_run) {
   keep.push_back(log.descriptor());
   keep.push_back(ready);
   keep.push_back(go);
+  if (io::needed_descriptor() >= 0) keep.push_back(io::needed_descriptor());
   become_a_process_of_its_own(keep);
   void* shared = ::mmap(nullptr, sizeof(LazyPagesState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) ::_exit(1);
