@@ -13,6 +13,7 @@ import hmac
 import http.server
 import os
 import re
+import ssl
 import sys
 import threading
 import urllib.parse
@@ -30,7 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def handle(self):
         try:
             super().handle()
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError, ssl.SSLError):
             pass
 
     def answer(self, status, body=b"", **headers):
@@ -47,6 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.requests.append((self.command, self.path))
+        self.server.heads.append(self.headers)
         self.serve()
 
     def etag_of(self, data):
@@ -114,6 +116,8 @@ class S3(Handler):
             return False
         quoted = sorted((urllib.parse.quote(k, "-_.~"), urllib.parse.quote(v, "-_.~")) for k, v in query)
         names = parts[4].split(";")
+        if self.server.token is not None and (self.headers["x-amz-security-token"] != self.server.token or "x-amz-security-token" not in names):
+            return False
         text = "\n".join([self.command, urllib.parse.quote(urllib.parse.unquote(path), "/-_.~"), "&".join(f"{k}={v}" for k, v in quoted),
                           *[f"{n}:{self.headers[n].strip()}" for n in names], "", parts[4], self.headers["x-amz-content-sha256"]])
         scope = f"{parts[2]}/{parts[3]}/s3/aws4_request"
@@ -222,10 +226,17 @@ class Server:
     def __init__(self, handler, port=0, **settings):
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
         defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {}, "refused": set(),
-                    "page": 3, "write_faults": [], "uploads": {}, "etags": {}}
+                    "page": 3, "write_faults": [], "token": None, "heads": [], "uploads": {}, "etags": {}}
         for name, value in {**defaults, **settings}.items():
             setattr(self.http, name, value)
         self.url = "http://127.0.0.1:%d" % self.http.server_address[1]
+
+    def speak_tls(self, certificate, key):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        self.url = self.url.replace("http:", "https:")
+        return self
 
     def __enter__(self):
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
