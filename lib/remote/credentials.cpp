@@ -1,15 +1,12 @@
 #include "lib/remote/credentials.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lib/base/io.h"
-#include "lib/base/unique_fd.h"
 
 namespace ckpt::remote {
 
@@ -43,12 +40,6 @@ std::string profile_file(const char* variable, const char* name) {
 std::map<std::string, std::string> profile_of(const std::string& path, const std::string& section) {
   auto text = io::read_file(path, kMaxProfile);
   return text ? parse_profile(*text, section) : std::map<std::string, std::string>();
-}
-
-/// Should this process crash its core file has no secret: nothing of its memory but what it was loaded from.
-void keep_out_of_cores() {
-  if (const UniqueFd filter = UniqueFd(::open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC)))
-    (void)!::write(filter.get(), "0", 1);
 }
 
 /// "2026-01-31T12:00:00Z"; 0: it is no such text.
@@ -139,7 +130,6 @@ std::map<std::string, std::string> parse_profile(const std::string& text, const 
 }
 
 Result<S3Settings> find_s3_settings(bool instance_role) {
-  keep_out_of_cores();
   const std::string asked = first_of({env("AWS_PROFILE"), env("AWS_DEFAULT_PROFILE")}),
                     profile = first_of({asked, "default"});
   auto keys = profile_of(profile_file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), profile);
