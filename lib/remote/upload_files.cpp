@@ -92,7 +92,10 @@ class Upload::WholeFile final : public io::OutputFile {
 
   Result<void> write(ByteSpan data, uint64_t offset) override {
     written_ += data.size();
-    return io::pwrite_all(staged_.file.get(), data, offset, staged_.name);
+    auto done = io::pwrite_all(staged_.file.get(), data, offset, staged_.name);
+    if (done || done.error().code != Code::kNoRoom) return done;
+    return Error(std::move(done).error())
+        .with_hint("what goes to a program (cmd:) lies below TMPDIR until it is whole");
   }
 
   Result<void> finish() override {

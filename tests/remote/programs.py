@@ -122,6 +122,13 @@ class Programs(unittest.TestCase):
         safetensors(self.base / "large.safetensors", {f"w{i}": ("U8", [9 << 20], os.urandom(9 << 20)) for i in range(3)})
         self.ckpt("convert", "large.safetensors", self.place("/x", "fails-to-create"), "--to", "dcp", "--files", "3", code=8)
         self.assertEqual(self.files(self.there), {})
+        small = self.base / "small"
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "ckpt-small", small], check=False, capture_output=True).returncode == 0:
+            self.addCleanup(subprocess.run, ["umount", "-l", small], check=False)
+            self.env["TMPDIR"] = str(small)
+            self.assertIn("TMPDIR", self.ckpt("convert", "large.safetensors", self.place("/x"), "--to", "dcp", code=9))
+            self.assertEqual((self.files(self.there), os.listdir(small)), ({}, []))
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root")
     def test_images_are_written(self):
