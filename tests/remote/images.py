@@ -3,6 +3,7 @@
 
     images.py CKPT_BINARY [TEST...]
 """
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -289,6 +290,14 @@ class Images(unittest.TestCase):
         self.run_ckpt("verify", program)
         self.assertIn("in their hands", self.run_ckpt("restore", "-f", program, "-d", "--trust", code=6))
         shutil.rmtree(place)
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # ckpt stays, and ends as the process does
+            waits = pool.submit(self.run_ckpt, "restore", "-f", url, "--trust", "--pidfile", pidfile, "--external-pipes", "null", code=128 + signal.SIGKILL)
+            eventually(lambda: pidfile.exists() and pidfile.read_text().strip())
+            pid = int(pidfile.read_text())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            waits.result(60)
+            pidfile.unlink()
         for more in ([], ["--lazy"]):
             self.run_ckpt("restore", "-f", url, "-d", "--trust", "--pidfile", pidfile, "--external-pipes", "null", *more)
             pid = int(pidfile.read_text())
