@@ -58,8 +58,8 @@ Result<void> Agent::turn(int timeout) {
     if (wait[0].revents != 0) welcome();
   }
   connections_.remove_if([](const auto& connection) { return connection->gone; });
+  persister_.work();  // what is wanted is held before a save that waits could be granted its buffer
   retry_begins();
-  persister_.work();
   return {};
 }
 

@@ -69,7 +69,10 @@ std::optional<std::set<std::string>> names_in(const fs::path& folder) {
 /// made its folder again, for what he writes.
 std::optional<std::set<std::string>> names_in_attempt(const fs::path& folder) {
   auto names = names_in(folder);
-  if (names && names->count(std::string(kRanks) + "0") == 0) names.reset();
+  const fs::path leader = folder / (std::string(kRanks) + "0");
+  // Asked for by name, too: a listing that failed half-way is no reason to take an attempt for over.
+  if (names && names->count(leader.filename()) == 0 && ::access(leader.c_str(), F_OK) != 0 && errno == ENOENT)
+    names.reset();
   return names;
 }
 

@@ -31,7 +31,9 @@ bool Persister::follows() const {
 }
 
 std::optional<uint64_t> Persister::next_look_us() const {
-  return follows() && !working_ ? std::optional(next_look_us_) : std::nullopt;
+  const uint64_t look = follows() && !working_ ? next_look_us_ : UINT64_MAX;
+  const uint64_t next = promised_.empty() ? look : std::min(look, promised_until_us_);
+  return next == UINT64_MAX ? std::nullopt : std::optional(next);
 }
 
 void Persister::want(uint64_t step, const fs::path& directory, Done done) {

@@ -48,6 +48,8 @@ OF_TRAINER = [("layout", "send:2", 1, False), ("layout", "sent:2", 1, False), ("
               ("lock", "send:4", 1, False), ("lock", "sent:4", 1, False), ("lock", "received:4", 1, False),
               ("copy", "copy:begun", 1, False), ("copy", "copy:half", 1, False), ("copy", "copy:done", 1, False),
               ("unlock", "send:5", 1, True), ("notify", "sent:5", 1, True), ("notify", "received:5", 1, True)]
+# What is write-protected is copied behind the trainer: it has the step once it says so, at once or before its next call returns.
+OF_SNAPSHOT = [("snapshot", "received:4", 1, False), ("snapshot", "snapshot:returned", 1, None), ("snapshot", "send:5", 1, True)]
 OF_AGENT = [("layout", "received:2", 1, None), ("layout", "sent:2", 1, None), ("lock", "received:4", 1, None), ("lock", "sent:4", 1, None),
             ("notify", "received:5", 1, None), ("notify", "send:5", 1, None), ("notify", "sent:5", 1, None)]
 PERSISTING = [("persist", "mkdtemp", 1, None), ("persist", "pwrite", 1, None), ("persist", "fsync", 1, None), ("verify", "verify", 1, None),
@@ -98,6 +100,7 @@ def all_rounds(nodes, local):
 
     ranks, agents, everybody = range(nodes * local), range(nodes), ("node", "all") if nodes > 1 else ("node",)
     yield from made(OF_TRAINER, ("trainer", *everybody), False, ranks)
+    yield from made(OF_SNAPSHOT, ("trainer", *everybody), False, ranks)
     yield from made(OF_AGENT, ("agent", *everybody), True, agents)
     if nodes == 1:
         yield from made(PERSISTING, ("agent", "node"), True, agents, True)
@@ -175,7 +178,11 @@ def trainer(run, job, last, arms):
         told.tell(rank, begun=step)
         stored = step == PERSISTED if arms else step == begin + 2
         state = flash_job.state_of(step, rank, one.what == "layout" and arms and step >= arms)
-        engine.save(step, state, persist=stored or one.persist and step == arms)
+        snapshot = one.what == "snapshot" and step == arms
+        saved = engine.save(step, state, persist=stored or one.persist and step == arms, mode="snapshot" if snapshot else "copy")
+        if snapshot:
+            visit("snapshot:returned")
+            flash_job.wait_for(saved.done, "the snapshot is complete")  # not its partner copy, which dead ranks have a part in
         told.tell(rank, saved=step)
         if stored:
             flash_job.wait_for(lambda: run.on_disk() >= step, f"rank {rank}: step {step} in storage")
@@ -277,6 +284,8 @@ class Run:
             return (max(KILLED_AT - 1, *told.all("protected")), begun), ("memory", "partner")
         if not one.point:
             return (saved, begun), ("memory",)
+        if one.point == "snapshot:returned":
+            return (KILLED_AT - 1, KILLED_AT), ("memory",)
         exact = KILLED_AT + 2 if one.who == "agent" else KILLED_AT if one.has else KILLED_AT - 1
         return (exact, exact), ("memory",)
 
