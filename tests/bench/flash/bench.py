@@ -46,6 +46,11 @@ def copy_file(source, target):
         os.fsync(writing.fileno())
 
 
+def cpu_seconds(pid):
+    """That a process has had, by the scheduler's own count."""
+    return sum(int(open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii").read().split()[0]) for task in os.listdir(f"/proc/{pid}/task")) / 1e9
+
+
 def main():
     gib = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
     count = int(gib * 2**30 / TENSORS / 4)
@@ -65,6 +70,10 @@ def main():
             copy = statistics.median(plain)
             loads = [timed(engine.load) for _ in range(5)]
             persist = timed(engine.persist)
+            agent = engine.status()["pid"]
+            before = cpu_seconds(agent)
+            time.sleep(5)
+            idle = (cpu_seconds(agent) - before) / 5
             files = [os.path.join(root, name) for root, _, names in os.walk(folder + "/c") for name in names]
             cp = timed(lambda: [copy_file(path, f"{folder}/copy{at}") for at, path in enumerate(files)])
             print(f"{gib:g} GiB in {TENSORS} tensors, {THREADS} threads")
@@ -73,6 +82,7 @@ def main():
             print(f"save, the first       {first:7.3f} s   {first / copy:5.2f}")
             print(f"load, mapped          {statistics.median(loads) * 1000:7.3f} ms")
             print(f"cp and fsync          {cp:7.3f} s")
+            print(f"agent, idle           {idle * 1000:7.3f} ms of a processor's second")
             print(f"persist, verified     {persist:7.3f} s   {cp / persist:5.2f} of cp's speed")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
