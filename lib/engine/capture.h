@@ -10,6 +10,7 @@
 #include "lib/engine/new_image.h"
 #include "lib/engine/precopy_loop.h"
 #include "lib/engine/tracees.h"
+#include "lib/state/landlock/capture.h"
 #include "lib/state/sockets/connections.h"
 
 namespace ckpt::engine {
@@ -18,6 +19,7 @@ struct Capture {
   Capture(CaptureContext::Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
       : context(verb, options, progress, cancel) {}
 
+  capture::OutsiderMaker outsiders;  ///< first: it is made before there is much memory
   CaptureContext context;
   CaptureDevices devices{context};
   Tracees tracees{context, devices.driver()};

@@ -77,7 +77,7 @@ Result<void> FreezeWindow::freeze() {
   constexpr uint64_t kLongestPauseUs = 50'000;
   const DumpOptions& options = context_.options;
   const uint64_t deadline = monotonic_us() + options.freeze_timeout_us;
-  outsiders_.emplace(capture_.tracees.running());
+  outsiders_.emplace(capture_.tracees.running(), capture_.outsiders);
   for (uint64_t pause = 1'000;; pause = std::min(2 * pause, kLongestPauseUs)) {
     CKPT_TRY(freeze_once());
     CKPT_TRY(collect());

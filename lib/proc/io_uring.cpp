@@ -111,10 +111,14 @@ Result<UringInfo> read_uring_info(int pid, int fd) {
   }
 }
 
-bool is_io_worker(int pid, int tid) {
+bool is_io_worker(const Stat& stat) {
   constexpr uint64_t kIoWorker = 0x10;  // PF_IO_WORKER
+  return (stat.kernel_flags & kIoWorker) != 0;
+}
+
+bool is_io_worker(int pid, int tid) {
   auto stat = read_thread_stat(pid, tid);
-  return stat && (stat->kernel_flags & kIoWorker) != 0;
+  return stat && is_io_worker(*stat);
 }
 
 }  // namespace ckpt::proc

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/proc/procfs.h"
 
 namespace ckpt::proc {
 
@@ -33,5 +34,6 @@ Result<UringInfo> read_uring_info(int pid, int fd);
 /// A thread that the kernel made in the process for requests of io_uring: it never runs code of the process. Telling a
 /// signal or a tracer to stop it would break off its request. False: it has ended.
 bool is_io_worker(int pid, int tid);
+bool is_io_worker(const Stat& stat);
 
 }  // namespace ckpt::proc

@@ -15,23 +15,27 @@ namespace ckpt::proc {
 
 namespace {
 
-[[noreturn]] void wait_for_ever(const std::function<bool()>& become, int told) {
+[[noreturn]] void become_and_wait(const std::function<bool()>& become, const std::function<void()>& work, int told) {
   ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   const char done = become() ? 'y' : 'n';
   // A change of ids forgets it.
   ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (::syscall(SYS_write, told, &done, 1) != 1) ::syscall(SYS_exit_group, 1);
+  if (work) {
+    work();
+    ::syscall(SYS_exit_group, 0);
+  }
   for (;;) ::syscall(SYS_pause);
 }
 
 }  // namespace
 
-Result<WaitingChild> WaitingChild::start(const std::function<bool()>& become) {
+Result<WaitingChild> WaitingChild::start(const std::function<bool()>& become, const std::function<void()>& work) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd hears(ends[0]), tells(ends[1]);
   const auto pid = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
-  if (pid == 0) wait_for_ever(become, tells.get());
+  if (pid == 0) become_and_wait(become, work, tells.get());
   if (pid < 0) return sys_error("", "cannot make a process");
   WaitingChild out(pid);
   tells.reset();
@@ -43,11 +47,16 @@ Result<WaitingChild> WaitingChild::start(const std::function<bool()>& become) {
   return out;
 }
 
-WaitingChild::~WaitingChild() {
+void WaitingChild::join() {
   if (pid_ <= 0) return;
-  ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+  pid_ = -1;
+}
+
+WaitingChild::~WaitingChild() {
+  if (pid_ > 0) ::kill(pid_, SIGKILL);
+  join();
 }
 
 }  // namespace ckpt::proc

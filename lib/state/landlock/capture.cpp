@@ -3,10 +3,14 @@
 #include <linux/capability.h>
 #include <linux/kcmp.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
 
 #include "lib/proc/landlock.h"
 #include "lib/proc/userfault.h"
@@ -15,13 +19,45 @@ namespace ckpt::capture {
 
 namespace {
 
-bool become(uint32_t uid, uint32_t gid) {
-  if (::syscall(SYS_setresgid, gid, gid, gid) != 0 || ::syscall(SYS_setresuid, uid, uid, uid) != 0) return false;
+struct Ids {
+  uint32_t uid = 0, gid = 0;
+};
+
+bool become(const Ids& ids) {
+  if (::syscall(SYS_setresgid, ids.gid, ids.gid, ids.gid) != 0) return false;
+  if (::syscall(SYS_setresuid, ids.uid, ids.uid, ids.uid) != 0) return false;
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   const __user_cap_data_struct none[2] = {};
   if (::syscall(SYS_capset, &header, none) != 0) return false;
   // Who may not be dumped is looked into by nobody.
   return ::syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
+}
+
+constexpr size_t kMostChildren = 16;
+
+/// In the maker's process, with plain system calls: a child for each pair of ids that comes, which answers with its
+/// number, or 0.
+void make_children(int channel) {
+  std::array<long, kMostChildren> made{};
+  size_t count = 0;
+  Ids ids;
+  while (count < kMostChildren && ::syscall(SYS_read, channel, &ids, sizeof ids) == sizeof ids) {
+    const long pid = ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+      int32_t answer = become(ids) ? static_cast<int32_t>(::syscall(SYS_getpid)) : 0;
+      ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+      if (::syscall(SYS_write, channel, &answer, sizeof answer) != sizeof answer) ::syscall(SYS_exit_group, 1);
+      ::syscall(SYS_close, channel);
+      for (;;) ::syscall(SYS_pause);
+    }
+    const int32_t none = 0;
+    if (pid > 0) made[count++] = pid;
+    else ::syscall(SYS_write, channel, &none, sizeof none);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    ::syscall(SYS_kill, made[i], SIGKILL);
+    ::syscall(SYS_wait4, made[i], nullptr, 0, nullptr);
+  }
 }
 
 /// Whether ckpt's children have the same numbers for it, and the same rights over it.
@@ -37,33 +73,55 @@ bool is_where_children_are(int pid) {
 
 }  // namespace
 
-Outsiders::Outsiders(const Inventory& running) : asks_(proc::has_landlock()) {
+OutsiderMaker::OutsiderMaker() {
+  int ends[2];
+  if (!proc::has_landlock() || ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  auto become_maker = [&] { return ::syscall(SYS_close, ours.get()) == 0; };
+  auto made = proc::WaitingChild::start(become_maker, [&] { make_children(theirs.get()); });
+  if (!made) return;
+  process_.emplace(std::move(*made));
+  channel_ = std::move(ours);
+}
+
+OutsiderMaker::~OutsiderMaker() {
+  channel_.reset();
+  if (process_) process_->join();
+}
+
+int OutsiderMaker::make(uint32_t uid, uint32_t gid) {
+  const Ids ids{uid, gid};
+  int32_t number = 0;
+  if (!channel_ || ::send(channel_.get(), &ids, sizeof ids, MSG_NOSIGNAL) != sizeof ids) return 0;
+  ssize_t got = 0;
+  while ((got = ::read(channel_.get(), &number, sizeof number)) < 0 && errno == EINTR) {
+  }
+  return got == sizeof number ? number : 0;
+}
+
+Outsiders::Outsiders(const Inventory& running, OutsiderMaker& maker) : asks_(proc::has_landlock()) {
   if (!asks_) return;
   bool all = true;
   for (const store::ProcessImage& process : running.image.processes) {
     if (process.zombie || process.threads.empty()) continue;
-    if (!is_where_children_are(process.pid)) elsewhere_.push_back(process.pid), all = false;
-    else all = add(process.threads[0]) && all;
-    all = all && process.threads[0].labels.empty();  // other modules may forbid it as well
+    const store::Thread& leader = process.threads[0];
+    all = all && leader.labels.empty();  // other modules may forbid it as well
+    if (!is_where_children_are(process.pid)) {
+      elsewhere_.push_back(process.pid);
+      all = false;
+      continue;
+    }
+    auto [child, is_new] = children_.try_emplace({leader.uid[0], leader.gid[0]}, 0);
+    if (is_new) child->second = maker.make(leader.uid[0], leader.gid[0]);
+    all = all && child->second != 0;
   }
   if (!all) proc::prepare_landlock_look();
-}
-
-bool Outsiders::add(const store::Thread& thread) {
-  constexpr size_t kMost = 16;
-  const std::pair ids(thread.uid[0], thread.gid[0]);
-  if (children_.contains(ids)) return true;
-  if (children_.size() == kMost) return false;
-  auto child = proc::WaitingChild::start([&] { return become(ids.first, ids.second); });
-  if (!child) return false;
-  children_.emplace(ids, std::move(*child));
-  return true;
 }
 
 int Outsiders::of(const store::ProcessImage& process, const store::Thread& thread) const {
   if (std::find(elsewhere_.begin(), elsewhere_.end(), process.pid) != elsewhere_.end()) return 0;
   const auto found = children_.find({thread.uid[0], thread.gid[0]});
-  return found == children_.end() ? 0 : found->second.pid();
+  return found == children_.end() ? 0 : found->second;
 }
 
 LandlockQuestion::LandlockQuestion(proc::CallList& calls, const Outsiders* outsiders,

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lib/base/unique_fd.h"
 #include "lib/proc/call_batch.h"
 #include "lib/proc/waiting_child.h"
 #include "lib/state/inventory.h"
@@ -15,22 +17,36 @@ namespace ckpt::capture {
 inline constexpr const char* kLandlock =
     "is in a Landlock domain (landlock_restrict_self), whose rules nothing tells: not supported";
 
+/// Makes such processes, in a process of its own: made early, while ckpt has little memory, for whatever was there at a
+/// fork is copied when ckpt next writes to it. Does nothing where there is no Landlock.
+class OutsiderMaker {
+ public:
+  OutsiderMaker();
+  OutsiderMaker(OutsiderMaker&&) = delete;
+  OutsiderMaker& operator=(OutsiderMaker&&) = delete;
+  ~OutsiderMaker();
+  /// A process with these ids and no capabilities, until this object ends; 0: it cannot be made.
+  int make(uint32_t uid, uint32_t gid);
+
+ private:
+  std::optional<proc::WaitingChild> process_;
+  UniqueFd channel_;  ///< its end is that of the process and its children
+};
+
 /// Processes of ckpt's, in no domain of the tree's, each with the ids of some of the tree and no capabilities. A thread
 /// may look into such a one unless it is in a domain itself.
 class Outsiders {
  public:
   /// For the processes of an inventory that was taken while they ran.
-  explicit Outsiders(const Inventory& running);
+  Outsiders(const Inventory& running, OutsiderMaker& maker);
   /// The number of the one for a thread, which is its number to that thread, too; 0: there is none.
   int of(const store::ProcessImage& process, const store::Thread& thread) const;
   /// Whether there is anything to ask.
   bool asks() const { return asks_; }
 
  private:
-  bool add(const store::Thread& thread);
-
   bool asks_ = false;
-  std::map<std::pair<uint32_t, uint32_t>, proc::WaitingChild> children_;  ///< by user and group
+  std::map<std::pair<uint32_t, uint32_t>, int> children_;  ///< numbers, by user and group; 0: there is none
   std::vector<int> elsewhere_;  ///< processes to which ckpt's numbers mean nothing
 };
 

@@ -109,11 +109,19 @@ bool is_io_flusher(const proc::Stat& stat) {
   return (stat.kernel_flags & kBoth) == kBoth;
 }
 
+/// One thread of the listing, and what has been read of it there.
+struct Listed {
+  int tid = 0;
+  std::optional<proc::Status> status = {};  ///< nothing for the first one, whose status is there
+  std::optional<proc::Stat> stat = {};
+};
+
 /// What a thread may have, and hardly any has: of one that was there when the tree still ran it is believed to be what
 /// it was, but for the labels of the first.
-Result<void> take_rare(const store::Thread* same, int pid, store::Thread& thread) {
+Result<void> take_rare(const store::Thread* same, int pid, const Listed& listed, store::Thread& thread) {
   const bool is_leader = thread.tid == pid;
   if (same != nullptr) thread.io_flusher = same->io_flusher;
+  else if (listed.stat) thread.io_flusher = is_io_flusher(*listed.stat);
   else if (auto stat = proc::read_thread_stat(pid, thread.tid)) thread.io_flusher = is_io_flusher(*stat);
   if (same != nullptr && !is_leader) {
     thread.labels = same->labels;
@@ -124,16 +132,16 @@ Result<void> take_rare(const store::Thread* same, int pid, store::Thread& thread
 }
 
 /// Of a tree that runs only what will be spared in the frozen window: the rest may be something else by then.
-Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, int tid,
-                         std::optional<proc::Status> status) {
+Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, Listed listed) {
   store::ProcessImage& image = walk.out.image.processes[process];
   std::vector<proc::Status>& statuses = walk.out.statuses[process];
-  if (status) statuses.push_back(std::move(*status));
+  const int tid = listed.tid;
+  if (listed.status) statuses.push_back(std::move(*listed.status));
   store::Thread& thread = image.threads.emplace_back();
   thread.tid = tid;
   const store::Thread* same = find_earlier(earlier, tid);
   CKPT_TRY(take_cgroups(earlier, same, image, thread));
-  CKPT_TRY(take_rare(same, image.pid, thread));
+  CKPT_TRY(take_rare(same, image.pid, listed, thread));
   if (!walk.options.frozen) block_core_cookie(walk, process, tid);
   if (tid != image.pid && !walk.options.frozen) return {};
   const proc::Status& current = statuses.back();
@@ -142,6 +150,19 @@ Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* 
   take_credentials(current, thread);
   if (current.state == 'Z')
     walk.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
+  return {};
+}
+
+/// Of a tree that runs, without those that work for an io_uring.
+Result<void> take_running_threads(Walk& walk, size_t process, const store::ProcessImage* earlier,
+                                  const std::vector<int>& tids) {
+  const int pid = walk.members[process].entry.pid;
+  for (int tid : tids) {
+    auto stat = proc::read_thread_stat(pid, tid);
+    if (stat && proc::is_io_worker(*stat)) continue;
+    CKPT_TRY(take_thread(walk, process, earlier,
+                         {tid, std::nullopt, stat ? std::optional(std::move(*stat)) : std::nullopt}));
+  }
   return {};
 }
 
@@ -154,21 +175,16 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
       then >= 0 ? &walk.options.earlier->image.processes[static_cast<size_t>(then)] : nullptr;
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
   std::erase(tids, pid);
-  if (!walk.options.frozen) std::erase_if(tids, [pid](int tid) { return proc::is_io_worker(pid, tid); });
   walk.out.image.processes[process].threads.reserve(tids.size() + 1);
   walk.out.statuses[process].reserve(tids.size() + 1);
-  CKPT_TRY(take_thread(walk, process, earlier, pid, std::nullopt));  // its status is here already
-  if (!walk.options.frozen) {
-    for (int tid : tids) CKPT_TRY(take_thread(walk, process, earlier, tid, std::nullopt));
-    return {};
-  }
+  CKPT_TRY(take_thread(walk, process, earlier, {pid}));
+  if (!walk.options.frozen) return take_running_threads(walk, process, earlier, tids);
   CKPT_TRY_ASSIGN(auto found, proc::read_statuses(pid, tids));
   for (size_t i = 0; i < tids.size(); ++i) {
+    if (!found[i]) continue;  // it has ended since the listing
     // All others are held by ckpt.
-    if (found[i] && found[i]->tracer == 0 && proc::is_io_worker(pid, tids[i])) continue;
-    if (found[i])
-      CKPT_TRY(
-          take_thread(walk, process, earlier, tids[i], std::move(found[i])));  // else it has ended since the listing
+    if (found[i]->tracer == 0 && proc::is_io_worker(pid, tids[i])) continue;
+    CKPT_TRY(take_thread(walk, process, earlier, {tids[i], std::move(found[i])}));
   }
   return {};
 }
