@@ -2,9 +2,12 @@
 
 #include <linux/prctl.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <cstdint>
 
 #include "lib/proc/procfs.h"
 
@@ -21,6 +24,13 @@ constexpr uint64_t kFutexHash = 78, kGetSlots = 2;    // PR_FUTEX_HASH, Linux 6.
 constexpr uint64_t kTileData = 1 << 18;         // XFEATURE_XTILEDATA
 
 }  // namespace
+
+int chosen_futex_slots(int64_t slots, size_t threads, int processors) {
+  constexpr int64_t kLeast = 16, kForEach = 4;
+  const auto most = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(kForEach * processors)));
+  const bool is_usual = slots == 0 ? threads == 1 : slots <= std::max(kLeast, most);
+  return slots < 0 || slots > INT32_MAX || is_usual ? -1 : static_cast<int>(slots);
+}
 
 int parse_autogroup_nice(std::string_view text) {
   constexpr std::string_view kNice = " nice ";
@@ -85,7 +95,7 @@ Result<void> AttributeQuestions::take(const proc::CallList& calls, store::Proces
     image.amx_tiles = (permitted & kTileData) != 0;
   }
   image.restores_timer_ids = calls.result(timer_ids_) == 1;
-  if (calls.result(futex_slots_) >= 0) image.futex_slots = static_cast<int>(calls.result(futex_slots_));
+  image.futex_slots = chosen_futex_slots(calls.result(futex_slots_), image.threads.size(), ::get_nprocs());
   CKPT_TRY(refuse_odd_addresses(calls, image.pid));
   if (const int64_t registered = calls.result(membarrier_); registered > 0 && image.memory_of < 0)
     image.membarrier = static_cast<uint32_t>(registered);

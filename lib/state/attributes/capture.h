@@ -14,6 +14,10 @@ int read_autogroup_nice(int pid);
 /// "/autogroup-12 nice -5".
 int parse_autogroup_nice(std::string_view text);
 
+/// By what PR_FUTEX_HASH_GET_SLOTS told: -1 where the kernel may have chosen that many, as it does by threads and
+/// processors, and would choose others elsewhere. A program that asked for as many gets what is usual.
+int chosen_futex_slots(int64_t slots, size_t threads, int processors);
+
 /// Asked of a thread of the process. kUnsupported: it has segments of its own, or masked addresses.
 class AttributeQuestions {
  public:

@@ -90,13 +90,8 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
 }
 
 Result<void> set_futex_table(const store::ProcessImage& image, Child& child, ProgressSink& progress) {
-  constexpr int kFutexHash = 78, kSetSlots = 1, kGetSlots = 2;  // PR_FUTEX_HASH, Linux 6.16
-  // Without threads there is none until it is asked for.
-  if (image.futex_slots < 0 || (image.futex_slots == 0 && image.threads.size() == 1)) return {};
-  SyscallBatch get;
-  get.try_add("read the size of its futex table", SYS_prctl, kFutexHash, kGetSlots, 0, 0, 0);
-  CKPT_TRY(child.run(get));
-  if (get.calls()[0].result == image.futex_slots) return {};
+  constexpr int kFutexHash = 78, kSetSlots = 1;  // PR_FUTEX_HASH, Linux 6.16
+  if (image.futex_slots < 0) return {};
   SyscallBatch set;
   set.try_add("set the size of its futex table", SYS_prctl, kFutexHash, kSetSlots, image.futex_slots, 0, 0);
   CKPT_TRY(child.run(set));

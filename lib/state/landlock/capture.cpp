@@ -60,15 +60,18 @@ void make_children(int channel) {
   }
 }
 
-/// Whether ckpt's children have the same numbers for it, and the same rights over it.
-bool is_where_children_are(int pid) {
+/// The namespaces in which ckpt's children have numbers and rights; nothing where those are not ckpt's own.
+std::optional<std::pair<std::string, std::string>> namespaces_of_children() {
   const int own = ::getpid();
-  for (const auto& [theirs, ours] : {std::pair("ns/pid", "ns/pid_for_children"), std::pair("ns/pid", "ns/pid"),
-                                     std::pair("ns/user", "ns/user")}) {
-    auto left = proc::read_link(pid, theirs), right = proc::read_link(own, ours);
-    if (!left || !right || *left != *right) return false;
-  }
-  return true;
+  auto pid = proc::read_link(own, "ns/pid"), born = proc::read_link(own, "ns/pid_for_children");
+  auto user = proc::read_link(own, "ns/user");
+  if (!pid || !born || !user || *pid != *born) return std::nullopt;
+  return std::pair(std::move(*pid), std::move(*user));
+}
+
+bool is_in(int process, const std::optional<std::pair<std::string, std::string>>& namespaces) {
+  auto pid = proc::read_link(process, "ns/pid"), user = proc::read_link(process, "ns/user");
+  return namespaces && pid && user && *pid == namespaces->first && *user == namespaces->second;
 }
 
 }  // namespace
@@ -102,11 +105,12 @@ int OutsiderMaker::make(uint32_t uid, uint32_t gid) {
 Outsiders::Outsiders(const Inventory& running, OutsiderMaker& maker) : asks_(proc::has_landlock()) {
   if (!asks_) return;
   bool all = true;
+  const auto namespaces = namespaces_of_children();
   for (const store::ProcessImage& process : running.image.processes) {
     if (process.zombie || process.threads.empty()) continue;
     const store::Thread& leader = process.threads[0];
     all = all && leader.labels.empty();  // other modules may forbid it as well
-    if (!is_where_children_are(process.pid)) {
+    if (!is_in(process.pid, namespaces)) {
       elsewhere_.push_back(process.pid);
       all = false;
       continue;

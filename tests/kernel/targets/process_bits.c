@@ -8,7 +8,7 @@
 
 enum { kExceptAdvised = 2, kSetMemoryMerge = 67, kGetMemoryMerge = 68 };
 enum { kTimerIds = 77, kTimerIdsOn = 1, kTimerIdsGet = 2, kFutexHash = 78, kSlotsSet = 1, kSlotsGet = 2 };
-enum { kSlots = 64, kFlusherSet = 57, kFlusherGet = 58, kKeepAndClamp = 0x08 | 0x10 | 0x20 | 0x40 };
+enum { kSlots = 4096, kFlusherSet = 57, kFlusherGet = 58, kKeepAndClamp = 0x08 | 0x10 | 0x20 | 0x40 };
 static bool g_timer_ids, g_slots, g_flusher, g_clamps;
 static volatile int g_died, g_phase;
 static bool g_has_bits, g_worker_alone;  // argv[2] "worker": only another thread than the first hears of the parent

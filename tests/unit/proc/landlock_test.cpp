@@ -46,3 +46,16 @@ TEST_CASE("landlock: a child that cannot become what it should is no child") {
   REQUIRE(!child);
   CHECK(child.error().code == Code::kPermission);
 }
+
+TEST_CASE("landlock: a child that works ends with its work") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const int told = ends[1];
+  auto child = proc::WaitingChild::start([] { return true; }, [told] { (void)!::write(told, "x", 1); });
+  REQUIRE(child);
+  child->join();
+  char byte = 0;
+  CHECK(::read(ends[0], &byte, 1) == 1);
+  CHECK(byte == 'x');
+  ::close(ends[0]), ::close(ends[1]);
+}

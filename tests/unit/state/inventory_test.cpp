@@ -11,10 +11,36 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/proc/landlock.h"
+#include "lib/state/landlock/capture.h"
 #include "tests/support/sanitized.h"
 
 using namespace ckpt;
 using namespace ckpt::capture;
+
+TEST_CASE("inventory: whom threads look at out of a domain has ids, no capabilities, and ends with its maker") {
+  if (!proc::has_landlock()) {
+    MESSAGE("skipped: no Landlock here");
+    return;
+  }
+  std::vector<int> made;
+  {
+    OutsiderMaker maker;
+    std::vector<std::pair<uint32_t, uint32_t>> wanted = {{::getuid(), ::getgid()}};
+    if (::geteuid() == 0) wanted.emplace_back(12345, 23456);
+    for (const auto& [uid, gid] : wanted) {
+      made.push_back(maker.make(uid, gid));
+      REQUIRE(made.back() > 0);
+      auto status = proc::read_status(made.back(), made.back());
+      REQUIRE(status);
+      for (int i = 0; i < 3; ++i) CHECK(status->uid[i] == uid);
+      for (int i = 0; i < 3; ++i) CHECK(status->gid[i] == gid);
+      CHECK(status->cap_permitted == 0);
+    }
+    if (::geteuid() != 0) CHECK(maker.make(12345, 23456) == 0);
+  }
+  for (int pid : made) CHECK(!proc::read_status(pid, pid));
+}
 
 TEST_CASE("inventory: descriptors that become others all the time do not spoil a look at a running process") {
   const pid_t child = ::fork();

@@ -107,3 +107,15 @@ TEST_CASE("autogroup: its nice value is the last word of the line") {
   CHECK(capture::parse_autogroup_nice("") == 0);
   CHECK(capture::parse_autogroup_nice("/autogroup-12 nice ") == 0);
 }
+
+TEST_CASE("futexes: what the kernel may have chosen by itself is left to it") {
+  CHECK(capture::chosen_futex_slots(-22, 1, 2) == -1);  // a kernel that does not know the question
+  CHECK(capture::chosen_futex_slots(0, 1, 2) == -1);
+  CHECK(capture::chosen_futex_slots(0, 8, 2) == 0);
+  CHECK(capture::chosen_futex_slots(16, 8, 2) == -1);
+  CHECK(capture::chosen_futex_slots(64, 8, 2) == 64);
+  CHECK(capture::chosen_futex_slots(64, 8, 64) == -1);
+  CHECK(capture::chosen_futex_slots(256, 8, 48) == -1);
+  CHECK(capture::chosen_futex_slots(512, 8, 48) == 512);
+  CHECK(capture::chosen_futex_slots(int64_t{1} << 40, 8, 2) == -1);
+}
