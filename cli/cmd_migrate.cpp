@@ -1,6 +1,7 @@
 // migrate: a dump whose image goes to another host as it comes to be, and is restored there before the source ends.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -24,7 +25,7 @@ struct MigrateFlags {
   std::string host, ssh = "ssh -T -x", remote_ckpt = "ckpt", iterations = "auto", keep_image, pipes, memory;
   uint64_t bandwidth = 0;
   double timeout_s = 30, downtime_goal_ms = 50;
-  bool no_compress = false;
+  bool no_compress = false, lazy = false;
 };
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -58,6 +59,7 @@ Result<void> finish_flags(MigrateFlags& flags) {
   options.no_prev = true;
   options.gpu.policy = engine::GpuOptions::Policy::kOff;
   options.force = flags.keep_image.empty();  // who may not restore it here may restore it there
+  if (flags.lazy) flags.wishes.lazy_silence_us = std::max<uint64_t>(1, static_cast<uint64_t>(flags.timeout_s * 1e6));
   flags.wishes.pipes_to_null = !flags.pipes.empty();
   if (flags.wishes.pipes_to_null) options.external.pipes = state::ExternalPipes::kNull;
   if (flags.memory == "copy") options.external.memory = state::ExternalMemory::kCopy;
@@ -79,7 +81,10 @@ void print_report(Context& context, const MigrateFlags& flags, const engine::Dum
                                   {"image", flags.keep_image},
                                   {"bytes_sent", moved.bytes_sent},
                                   {"bytes_frozen", moved.bytes_frozen},
-                                  {"downtime_us", moved.downtime_us}};
+                                  {"downtime_us", moved.downtime_us},
+                                  {"lazy", flags.lazy},
+                                  {"bytes_later", moved.bytes_later},
+                                  {"later_us", moved.later_us}};
     doc.update(nlohmann::ordered_json::parse(stats_json(manifest.stats)));
     doc["target_state"] = "ended";
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
@@ -99,6 +104,9 @@ void print_report(Context& context, const MigrateFlags& flags, const engine::Dum
       {"phases", phases_text(manifest.stats)},
       {"target", "ended here"},
   };
+  if (flags.lazy)
+    rows.insert(rows.begin() + 3, {"later", fmt::format("{} in {}, while they ran there",
+                                                        human_bytes(moved.bytes_later), human_us(moved.later_us))});
   if (!flags.keep_image.empty()) rows.push_back({"image", flags.keep_image});
   context.out.info_table(rows);
 }
@@ -110,13 +118,17 @@ Result<void> run_migrate(MigrateFlags& flags, Context& context) {
   CKPT_TRY(engine::check_process(options.pid));
   CKPT_TRY_ASSIGN(migrate::Hello hello, migrate::introduce(options.pid));
   hello.wishes = flags.wishes;
+  if (flags.lazy && flags.keep_image.empty()) {  // until all has been sent it lies here, in memory, beside them
+    if (auto room = migrate::check_memory(hello.memory, "the image of the processes may have"); !room)
+      return std::move(room).error().with_hint("--keep-image has it on a disk");
+  }
   CKPT_TRY_ASSIGN(auto source, migrate::Source::open(remote, std::move(hello), flags.bandwidth, context.cancel));
   remote::ScratchFolder scratch;
   options.dir = flags.keep_image;
   if (flags.keep_image.empty()) {
     CKPT_TRY_ASSIGN(scratch, remote::ScratchFolder::make_in_memory());
     options.dir = scratch.path() / "image";
-    options.pages.instead = true;
+    options.pages.instead = !flags.lazy;
   }
   source->attach(options);
   auto print = [&](const engine::DumpReport& report) { print_report(context, flags, report, source->report()); };
@@ -175,6 +187,8 @@ Command::Run add_migrate(VerbOptions& app) {
                  "Seconds in which the other end may not say or take anything (default 30)")
       .positive()
       .type_name("SECONDS");
+  app.add_flag("--lazy", flags->lazy,
+               "Let them run there before their memory has come; they stand still here until it has");
   app.add_option("--keep-image", flags->keep_image, "Keep the image here, too").type_name("DIR");
   add_socket_flags(app, options.sockets);
   add_restore_wishes(app, *flags);

@@ -18,18 +18,9 @@ struct ReceiveFlags {
   std::string dir;
 };
 
-const char* word_for(migrate::Verdict verdict) {
-  switch (verdict) {
-    case migrate::Verdict::kRuns: return "runs";
-    case migrate::Verdict::kNot: return "not";
-    case migrate::Verdict::kUnknown: break;
-  }
-  return "unknown";
-}
-
 Result<void> answer(migrate::Link& link, const std::string& id) {
   CKPT_TRY_ASSIGN(const migrate::Verdict verdict, migrate::ask(id));
-  const std::string text = nlohmann::json{{"verdict", word_for(verdict)}}.dump();
+  const std::string text = nlohmann::json{{"verdict", migrate::word_for(verdict)}}.dump();
   return link.send(migrate::Kind::kReady, as_bytes(text));
 }
 

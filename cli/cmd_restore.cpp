@@ -20,6 +20,7 @@
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/placement.h"
 #include "lib/engine/restore.h"
+#include "lib/migrate/page_desk.h"
 #include "lib/migrate/permit.h"
 #include "lib/store/image.h"
 #include "lib/store/job.h"
@@ -80,6 +81,7 @@ struct RestoreFlags {
   Membership* membership = nullptr;  ///< of a job; null: alone
   std::vector<std::string> addresses;
   std::string permit;         ///< of ckpt receive; empty: none
+  std::string coming;         ///< with it: the image's pages come while it is restored; empty: they are there
   bool placed_init = false;  ///< what is restored is nobody's child where it is made
 };
 
@@ -105,7 +107,8 @@ Result<void> supervise(int pid, int pid_outside, Context& context) {
 
 /// Held until the source of a migration says that it may run.
 Result<engine::RestoreReport> restore_held(const RestoreFlags& flags, Context& context) {
-  CKPT_TRY_ASSIGN(migrate::Permit permit, migrate::Permit::open(flags.permit));
+  CKPT_TRY_ASSIGN(migrate::Permit permit, migrate::Permit::open(flags.permit, !flags.coming.empty()));
+  if (!flags.coming.empty()) CKPT_TRY(migrate::expect_pages(flags.coming, flags.options.image));
   engine::RestoreOptions options = flags.options;
   options.may_run = [&](int pid, int outside) { return permit.may_run(pid, outside, context.cancel); };
   options.runs = [&] { permit.runs(); };
@@ -324,6 +327,7 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_flag("--trust", options->trust,
                "Also an image that another user owns or may write, with every right it asks for");
   app.add_option("--permit", flags->permit, "Of ckpt receive").hidden();
+  app.add_option("--coming", flags->coming, "Of ckpt receive").hidden();
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(flags->options.actions.check());

@@ -15,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "lib/migrate/claim.h"
+#include "lib/migrate/later_pages.h"
 #include "lib/migrate/permit.h"
 #include "lib/migrate/welcome.h"
 
@@ -24,25 +25,27 @@ using migrate::Frame;
 using migrate::PermitWord;
 using migrate::Kind;
 
-Result<void> Receiver::take_image(migrate::Stage& stage) {
+Result<void> Receiver::take_image() {
   for (;;) {
     CKPT_TRY_ASSIGN(const Frame frame, link_.receive());
     if (frame.kind == Kind::kAlive) continue;
-    if (frame.kind == Kind::kMake) return stage.finish();
-    if (frame.kind != Kind::kData && frame.kind != Kind::kEnd)
+    if (frame.kind == Kind::kMake) return stage_->finish();
+    const bool later = lazy() && frame.kind == Kind::kLater && migrate::is_pages_file(frame.name);
+    if (frame.kind != Kind::kData && frame.kind != Kind::kEnd && !later)
       return fail(Code::kCorrupt, link_.peer(), "sends what is none of an image's files");
-    CKPT_TRY(stage.take(frame));
+    CKPT_TRY(stage_->take(frame));
   }
 }
 
-std::vector<std::string> Receiver::restore_words(const migrate::Stage& stage, int permit) const {
+std::vector<std::string> Receiver::restore_words(int permit) const {
   const migrate::RestoreWishes& wishes = hello_.wishes;
-  std::vector<std::string> out = {"restore", "-f", stage.path().string(), "-d",
+  std::vector<std::string> out = {"restore", "-f", stage_->path().string(), "-d",
                                   "--permit=" + migrate::Permit::describe(permit, hello_.id)};
   if (wishes.new_pid_namespace) out.emplace_back("--new-pidns");
   if (wishes.pipes_to_null) out.emplace_back("--external-pipes=null");
   for (const std::string& address : wishes.addresses) out.push_back("--map-address=" + address);
   for (const std::string& file : wishes.allow_changed) out.push_back("--allow-changed=" + file);
+  if (desk_) out.insert(out.end(), {"--lazy", "--coming=" + desk_->describe()});
   return out;
 }
 
@@ -50,33 +53,63 @@ Result<void> Receiver::run() {
   CKPT_TRY(migrate::check_welcome(hello_));
   migrate::forget_old();
   CKPT_TRY_ASSIGN(migrate::Stage stage, migrate::Stage::make(hello_.wishes.dir));
-  const std::string ready = nlohmann::json{{"version", migrate::kVersion}, {"room", stage.room()}}.dump();
+  stage_.emplace(std::move(stage));
+  CKPT_TRY(check_room());
+  const std::string ready = nlohmann::json{{"version", migrate::kVersion}, {"room", stage_->room()}}.dump();
   CKPT_TRY(link_.send(Kind::kReady, as_bytes(ready)));
-  CKPT_TRY(take_image(stage));
-  return make(stage);
+  CKPT_TRY(take_image());
+  CKPT_TRY(check_room());
+  return make();
+}
+
+/// Before anything has come, and once the image is there, in memory perhaps: the processes themselves have to fit, or
+/// the kernel would end something else for them.
+Result<void> Receiver::check_room() const {
+  const bool beside = stage_->bytes() != 0 && stage_->in_memory();
+  const char* whose = beside ? "the processes have, beside their image," : "the processes have";
+  auto room = migrate::check_memory(hello_.memory, whose);
+  if (room || !beside) return room;
+  return std::move(room).error().with_hint("--dir keeps the image in a folder there");
 }
 
 /// Once the processes run nothing here is an error any more.
-Result<void> Receiver::make(const migrate::Stage& stage) {
-  constexpr uint64_t kPatienceUs = 10'000'000;
+Result<void> Receiver::make() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return sys_error("", "cannot make a pair of sockets");
   gate_.reset(ends[0]);
   UniqueFd theirs(::fcntl(ends[1], F_DUPFD, 3));  // for the restore, so without FD_CLOEXEC
   ::close(ends[1]);
+  if (lazy()) {
+    CKPT_TRY_ASSIGN(desk_, migrate::PageDesk::open());
+    link_.set_silence(hello_.wishes.lazy_silence_us);
+  }
   CKPT_TRY_ASSIGN(SignalQueue signals, SignalQueue::take({SIGINT, SIGTERM, SIGHUP}));
-  CKPT_TRY_ASSIGN(CkptRun restore, CkptRun::start(restore_words(stage, theirs.get()), signals));
+  CKPT_TRY_ASSIGN(CkptRun restore, CkptRun::start(restore_words(theirs.get()), signals));
   theirs.reset();
+  if (desk_) desk_->close_theirs();
   for (Result<bool> runs = false; !*runs;) {
     runs = step(restore, signals);
     if (runs) continue;
     gate_.reset();  // whatever else it waits for, the restore ends by this
+    if (desk_) desk_->give_up();
     return std::move(runs).error();
   }
+  return finish(restore);
+}
+
+/// The processes run.
+Result<void> Receiver::finish(CkptRun& restore) {
+  constexpr uint64_t kPatienceUs = 10'000'000;
   link_.ignore_cancel();
+  if (lazy()) {
+    if (auto all = await_pages(); !all) {
+      lose(all.error());
+      return {};
+    }
+  }
   link_.set_silence(kPatienceUs);
-  const bool told = link_.send(Kind::kRuns).has_value();
+  const bool told = link_.send(lazy() ? Kind::kAll : Kind::kRuns).has_value();
   for (Stopwatch watch; !restore.finished() && watch.elapsed_us() < kPatienceUs;) ::usleep(1'000);
   if (!told) return {};
   auto last = link_.receive();
@@ -84,12 +117,58 @@ Result<void> Receiver::make(const migrate::Stage& stage) {
   return {};
 }
 
+/// Those who need pages, and pages that come. A source that is lost is noticed where it is heard.
+Result<void> Receiver::hear_desk() {
+  auto heard = desk_->hear(*stage_, link_);
+  return heard || heard.error().code != Code::kIo ? heard : Result<void>();
+}
+
+Result<void> Receiver::take_later(const Frame& frame) {
+  CKPT_TRY(stage_->take(frame));
+  desk_->arrived(*stage_);
+  return {};
+}
+
+/// They run, and lack memory: until all has come, or none comes any more.
+Result<void> Receiver::await_pages() {
+  constexpr int kBeatMs = 500;
+  CKPT_TRY(link_.send(Kind::kRuns));
+  for (uint64_t heard_us = monotonic_us(); stage_->missing() != 0;) {
+    std::array<pollfd, 2> fds = {pollfd{link_.in(), POLLIN, 0}, pollfd{desk_->descriptor(), POLLIN, 0}};
+    if (::poll(fds.data(), fds.size(), kBeatMs) == 0) CKPT_TRY(link_.send(Kind::kAlive));
+    if (fds[1].revents != 0) CKPT_TRY(hear_desk());
+    if (monotonic_us() - heard_us > link_.silence_us())
+      return fail(Code::kBusy, link_.peer(), "has sent nothing for too long");
+    if (fds[0].revents == 0) continue;
+    CKPT_TRY_ASSIGN(const Frame frame, link_.receive());
+    heard_us = monotonic_us();
+    if (frame.kind == Kind::kAlive) continue;
+    if (frame.kind != Kind::kData) return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
+    CKPT_TRY(take_later(frame));
+  }
+  // Whoever asks is told so before anybody here can end.
+  CKPT_TRY(migrate::conclude(hello_.id, migrate::Verdict::kRuns));
+  desk_->all_in();
+  return {};
+}
+
+/// Part of a memory is none: what runs here ends before it finds that out, and those at the source stay as they were.
+void Receiver::lose(const Error& reason) {
+  if (auto now = migrate::Claim::find(outside_)) processes_.insert(processes_.end(), now->begin(), now->end());
+  const bool ended = migrate::end_all(processes_) == migrate::Verdict::kNot;
+  if (ended) (void)migrate::conclude(hello_.id, migrate::Verdict::kLost);
+  desk_->give_up();
+  const std::string text = migrate::to_json(reason);
+  (void)link_.send(Kind::kNot, as_bytes(text).first(std::min(text.size(), migrate::Link::kMostPayload)));
+}
+
 /// True once the processes run.
 Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   constexpr int kBeatMs = 500;
   constexpr uint64_t kPatienceUs = 60'000'000;
-  std::array<pollfd, 3> fds = {pollfd{gate_.get(), POLLIN, 0}, pollfd{signals.fd(), POLLIN, 0},
-                               pollfd{going_ ? -1 : link_.in(), POLLIN, 0}};
+  std::array<pollfd, 4> fds = {pollfd{gate_.get(), POLLIN, 0}, pollfd{signals.fd(), POLLIN, 0},
+                               pollfd{going_ && !lazy() ? -1 : link_.in(), POLLIN, 0},
+                               pollfd{desk_ ? desk_->descriptor() : -1, POLLIN, 0}};
   const int ready = ::poll(fds.data(), fds.size(), kBeatMs);
   if (ready == 0) CKPT_TRY(going_ ? Result<void>() : link_.send(Kind::kAlive));
   if (fds[0].revents != 0) {
@@ -99,7 +178,12 @@ Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   while (const int signal = signals.next()) {
     if (signal != SIGCHLD && !going_) return fail(Code::kInterrupted, "", "interrupted");
   }
-  if (!going_ && fds[2].revents != 0) CKPT_TRY(hear_source());
+  if (fds[3].revents != 0) CKPT_TRY(hear_desk());
+  if (fds[2].revents != 0) {
+    auto heard = hear_source();
+    if (!heard && !going_) return std::move(heard).error();
+    if (!heard) link_.close();  // it is too late to refuse: that no more comes is told of once they run
+  }
   if (!going_ && made_at_us_ != 0 && monotonic_us() - made_at_us_ > kPatienceUs)
     return fail(Code::kBusy, link_.peer(), "does not say that the processes may run");
   return restore.finished() ? look_back(restore) : Result<bool>(false);
@@ -126,11 +210,12 @@ Result<bool> Receiver::hear_gate() {
 Result<void> Receiver::hear_source() {
   CKPT_TRY_ASSIGN(const Frame frame, link_.receive());
   if (frame.kind == Kind::kAlive) return {};
-  if (frame.kind != Kind::kGo || made_at_us_ == 0)
+  if (lazy() && frame.kind == Kind::kData) return take_later(frame);
+  if (going_ || frame.kind != Kind::kGo || made_at_us_ == 0)
     return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
-  CKPT_TRY_ASSIGN(const std::vector<migrate::Claim::Process> processes, migrate::Claim::find(outside_));
+  CKPT_TRY_ASSIGN(processes_, migrate::Claim::find(outside_));
   std::string go(1, static_cast<char>(PermitWord::kGo));
-  for (const migrate::Claim::Process& process : processes) go += fmt::format(" {} {}", process.pid, process.start_time);
+  for (const auto& process : processes_) go += fmt::format(" {} {}", process.pid, process.start_time);
   if (go.size() > migrate::kMostGo) return fail(Code::kNoRoom, "", "there are too many processes to hand over at once");
   if (::send(gate_.get(), go.data(), go.size(), MSG_NOSIGNAL) < 0) return {};  // it has ended: the next step sees how
   going_ = true;
@@ -146,7 +231,7 @@ Result<bool> Receiver::look_back(CkptRun& restore) {
   Error error = restore.error();
   if (!going_) return error;
   const auto verdict = migrate::ask(hello_.id);
-  if (verdict && *verdict == migrate::Verdict::kRuns) return true;
+  if (verdict && (*verdict == migrate::Verdict::kRuns || *verdict == migrate::Verdict::kPartly)) return true;
   if (verdict && *verdict == migrate::Verdict::kNot) return error;
   link_.close();  // no word is better than a wrong one
   return fail(Code::kBug, "", "it is not known whether the processes run");

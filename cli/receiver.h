@@ -3,10 +3,13 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/job.h"
+#include "lib/migrate/claim.h"
 #include "lib/migrate/link.h"
+#include "lib/migrate/page_desk.h"
 #include "lib/migrate/stage.h"
 #include "lib/migrate/words.h"
 
@@ -22,18 +25,28 @@ class Receiver {
   Result<void> run();
 
  private:
-  Result<void> take_image(migrate::Stage& stage);
-  Result<void> make(const migrate::Stage& stage);
-  std::vector<std::string> restore_words(const migrate::Stage& stage, int permit) const;
+  Result<void> take_image();
+  Result<void> make();
+  std::vector<std::string> restore_words(int permit) const;
   Result<bool> step(CkptRun& restore, SignalQueue& signals);
   Result<bool> hear_gate();
   Result<void> hear_source();
   Result<bool> look_back(CkptRun& restore);
+  Result<void> finish(CkptRun& restore);
+  Result<void> check_room() const;
+  bool lazy() const { return hello_.wishes.lazy_silence_us != 0; }
+  Result<void> hear_desk();
+  Result<void> take_later(const migrate::Frame& frame);
+  Result<void> await_pages();
+  void lose(const Error& reason);
 
   migrate::Link& link_;
   const migrate::Hello hello_;
   Context& context_;
   UniqueFd gate_;
+  std::optional<migrate::Stage> stage_;
+  std::optional<migrate::PageDesk> desk_;          ///< lazily: of those who need pages
+  std::vector<migrate::Claim::Process> processes_; ///< that were let go, at least
   uint64_t made_at_us_ = 0;  ///< 0: not yet
   int outside_ = 0;          ///< the first of the processes made, as it is seen here
   bool going_ = false;       ///< the restore may let them go

@@ -155,6 +155,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l max-iterations -l m
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l downtime-goal -r -d 'No more iterations once the rest is expected to take so many milliseconds (default 50)'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l bandwidth -r -d 'Send no more than so many bytes a second (default: no limit)'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l timeout -r -d 'Seconds in which the other end may not say or take anything (default 30)'
+complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l lazy -d 'Let them run there before their memory has come; they stand still here until it has'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l keep-image -r -d 'Keep the image here, too'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l tcp-established -d 'TCP connections go with the image; their peers are held off until the restore'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l tcp-close -d 'TCP connections come back closed'

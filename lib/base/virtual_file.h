@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
@@ -20,6 +21,8 @@ class VirtualFile {
   virtual uint64_t size() const = 0;
   /// Exactly `out.size()` bytes at `offset`, which must lie inside.
   virtual Result<void> read(uint64_t offset, MutableByteSpan out) const = 0;
+  /// What it reads from, beside the placeholder: a fork that closes everything else can go on reading.
+  virtual std::vector<int> descriptors() const { return {}; }
 };
 
 /// From now on the placeholder that `st` is of has these bytes; nullptr: no longer. Process-wide, thread-safe.

@@ -24,8 +24,10 @@ namespace ckpt::migrate {
 
 namespace {
 
-constexpr char kLettingGo = 'l';
+constexpr char kLettingGo = 'l', kLettingGoLazily = 'L';
 constexpr const char* kPrefix = "receive-";
+
+bool is_open(char state) { return state == kLettingGo || state == kLettingGoLazily; }
 
 std::string name_of(const std::string& id) { return kPrefix + id; }
 
@@ -71,21 +73,6 @@ void end(const Claim::Process& process) {
     (void)::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
 }
 
-/// Those that have been let go when others had not: part of a tree is none.
-Verdict end_rest(const std::vector<Claim::Process>& processes) {
-  constexpr uint64_t kPatienceUs = 3'000'000;
-  for (Stopwatch watch; watch.elapsed_us() < kPatienceUs; ::usleep(10'000)) {
-    bool any = false;
-    for (const Claim::Process& process : processes) {
-      if (state_of(process) == State::kGone) continue;
-      any = true;
-      end(process);
-    }
-    if (!any) return Verdict::kNot;
-  }
-  return Verdict::kUnknown;
-}
-
 /// Who let them go was killed meanwhile, and those with it that had not been let go.
 Verdict look_at(const Claim::Tree& tree) {
   constexpr uint64_t kPatienceUs = 3'000'000;
@@ -95,7 +82,7 @@ Verdict look_at(const Claim::Tree& tree) {
     bool held = false;
     for (const Claim::Process& process : tree.processes) {
       const State state = state_of(process);
-      if (state == State::kGone) return end_rest(tree.processes);
+      if (state == State::kGone) return end_all(tree.processes);  // part of a tree is none
       held = held || state == State::kHeld;
     }
     if (!held) return Verdict::kRuns;
@@ -106,14 +93,16 @@ Verdict look_at(const Claim::Tree& tree) {
 /// "l pid:[4026531836] 4711 123456 4712 123457"
 Verdict read_verdict(const std::string& text) {
   if (text.empty()) return Verdict::kUnknown;
-  if (text[0] == static_cast<char>(Verdict::kRuns)) return Verdict::kRuns;
-  if (text[0] == static_cast<char>(Verdict::kNot)) return Verdict::kNot;
+  for (const Verdict verdict : {Verdict::kRuns, Verdict::kNot, Verdict::kPartly, Verdict::kLost}) {
+    if (text[0] == static_cast<char>(verdict)) return verdict;
+  }
   std::istringstream words(text.substr(1));
   Claim::Tree tree;
   Claim::Process process;
-  if (text[0] != kLettingGo || !(words >> tree.pid_namespace)) return Verdict::kUnknown;
+  if (!is_open(text[0]) || !(words >> tree.pid_namespace)) return Verdict::kUnknown;
   while (words >> process.pid >> process.start_time) tree.processes.push_back(process);
-  return look_at(tree);
+  const Verdict out = look_at(tree);
+  return out == Verdict::kRuns && text[0] == kLettingGoLazily ? Verdict::kPartly : out;
 }
 
 Result<std::string> read_claim(int file, const std::string& id) {
@@ -134,19 +123,19 @@ Result<std::vector<Claim::Process>> Claim::find(int root) {
   return out;
 }
 
-Result<Claim> Claim::take(const std::string& id, const Tree& tree) {
+Result<Claim> Claim::take(const std::string& id, const Tree& tree, bool lazily) {
   CKPT_TRY_ASSIGN(const UniqueFd folder, open_common_run_folder());
-  std::string content = fmt::format("{} {}", kLettingGo, tree.pid_namespace);
+  std::string content = fmt::format("{} {}", lazily ? kLettingGoLazily : kLettingGo, tree.pid_namespace);
   for (const Process& process : tree.processes) content += fmt::format(" {} {}", process.pid, process.start_time);
   content += '\n';
   CKPT_TRY_ASSIGN(UniqueFd file, make_first(folder.get(), id, content));
   if (!file) return fail(Code::kInterrupted, "", "the source has gone on meanwhile");
-  return Claim(std::move(file));
+  return Claim(std::move(file), lazily);
 }
 
 void Claim::runs() {
   decided_ = true;
-  const char verdict = static_cast<char>(Verdict::kRuns);
+  const char verdict = static_cast<char>(lazily_ ? Verdict::kPartly : Verdict::kRuns);
   (void)!::pwrite(file_.get(), &verdict, 1, 0);
 }
 
@@ -169,12 +158,34 @@ Result<Verdict> ask(const std::string& id) {
   if (!file) return sys_error(name_of(id), "cannot be read");
   for (Stopwatch watch; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0; ::usleep(10'000)) {
     CKPT_TRY_ASSIGN(const std::string text, read_claim(file.get(), id));
-    if (!text.empty() && text[0] != kLettingGo) return read_verdict(text);
+    if (!text.empty() && !is_open(text[0])) return read_verdict(text);
     if (::lseek(file.get(), 0, SEEK_SET) != 0) return sys_error(name_of(id), "cannot be read");
     if (watch.elapsed_us() > kPatienceUs) return Verdict::kUnknown;
   }
   CKPT_TRY_ASSIGN(const std::string text, read_claim(file.get(), id));
   return read_verdict(text);
+}
+
+Result<void> conclude(const std::string& id, Verdict verdict) {
+  CKPT_TRY_ASSIGN(const UniqueFd folder, open_common_run_folder());
+  const UniqueFd file(::openat(folder.get(), name_of(id).c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file) return sys_error(name_of(id), "cannot be written");
+  const auto letter = static_cast<std::byte>(verdict);
+  return io::pwrite_all(file.get(), {&letter, 1}, 0, name_of(id));
+}
+
+Verdict end_all(const std::vector<Claim::Process>& processes) {
+  constexpr uint64_t kPatienceUs = 3'000'000;
+  for (Stopwatch watch; watch.elapsed_us() < kPatienceUs; ::usleep(10'000)) {
+    bool any = false;
+    for (const Claim::Process& process : processes) {
+      if (state_of(process) == State::kGone) continue;
+      any = true;
+      end(process);
+    }
+    if (!any) return Verdict::kNot;
+  }
+  return Verdict::kUnknown;
 }
 
 void forget(const std::string& id) {

@@ -29,21 +29,27 @@ class Claim {
   };
   /// A process and its descendants.
   static Result<std::vector<Process>> find(int root);
-  /// kInterrupted: somebody has asked, and was told that they will never run.
-  static Result<Claim> take(const std::string& id, const Tree& tree);
+  /// kInterrupted: somebody has asked, and was told that they will never run. `lazily`: they run before all of their
+  /// memory has come, and `runs` says no more than that.
+  static Result<Claim> take(const std::string& id, const Tree& tree, bool lazily);
   Claim(Claim&&) noexcept = default;
   Claim& operator=(Claim&&) = delete;
   ~Claim();
   void runs();
 
  private:
-  explicit Claim(UniqueFd file) : file_(std::move(file)) {}
+  Claim(UniqueFd file, bool lazily) : file_(std::move(file)), lazily_(lazily) {}
   UniqueFd file_;  ///< locked for as long as it is not decided
-  bool decided_ = false;
+  bool lazily_, decided_ = false;
 };
 
 /// What became of migration `id`. Where nothing has yet, nothing ever will. Waits up to a few seconds for who is at it.
 Result<Verdict> ask(const std::string& id);
+
+/// Of a migration whose processes run before all of their memory has come: it has (kRuns), or never will (kLost).
+Result<void> conclude(const std::string& id, Verdict verdict);
+/// kNot: none of them is left. kUnknown: some are, after seconds.
+Verdict end_all(const std::vector<Claim::Process>& processes);
 
 /// Nobody will ask any more.
 void forget(const std::string& id);

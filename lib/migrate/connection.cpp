@@ -87,8 +87,7 @@ Verdict ask_once(const Remote& remote, const std::string& id) {
   if (!answer || answer->kind != Kind::kReady) return Verdict::kUnknown;
   const auto doc = nlohmann::json::parse(answer->text(), nullptr, false);
   if (!doc.is_object() || !doc.contains("verdict") || !doc["verdict"].is_string()) return Verdict::kUnknown;
-  const std::string verdict = doc["verdict"];
-  return verdict == "runs" ? Verdict::kRuns : verdict == "not" ? Verdict::kNot : Verdict::kUnknown;
+  return parse_verdict(doc["verdict"].get<std::string>());
 }
 
 }  // namespace ckpt::migrate

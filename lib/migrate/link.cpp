@@ -137,7 +137,7 @@ Result<Frame> Link::receive() {
         .with_hint("what a shell's start-up files print there gets in the way");
   }
   const bool known = header.kind >= static_cast<uint8_t>(Kind::kHello) &&
-                     header.kind <= static_cast<uint8_t>(Kind::kDone);
+                     header.kind <= static_cast<uint8_t>(Kind::kAll);
   if (!known || header.zero != 0 || header.zero_too != 0 || header.length > kMostPayload ||
       header.name_length > kMostName)
     return fail(Code::kCorrupt, peer_, "sends a frame that claims what no frame has");

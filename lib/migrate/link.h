@@ -28,6 +28,9 @@ enum class Kind : uint8_t {
   kNot = 9,    ///< it is over, and nothing was let go: JSON, an error
   kAlive = 10, ///< still at work
   kDone = 11,  ///< the source has ended
+  kLater = 12, ///< of a file of pages: its size as the offset; its bytes come by units, in any order
+  kWant = 13,  ///< from the receiver: the unit of that file at that offset comes next
+  kAll = 14,   ///< from it: all units have come
 };
 
 struct Frame {

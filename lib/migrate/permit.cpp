@@ -18,8 +18,9 @@ std::string Permit::describe(int socket, const std::string& id) {
   return fmt::format("{},{},{}", socket, id, proc::read_link(::getpid(), "ns/pid").value_or("?"));
 }
 
-Result<Permit> Permit::open(const std::string& text) {
+Result<Permit> Permit::open(const std::string& text, bool lazily) {
   Permit out;
+  out.lazily_ = lazily;
   const size_t comma = text.find(','), second = text.find(',', comma == std::string::npos ? comma : comma + 1);
   int fd = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + std::min(comma, text.size()), fd);
@@ -46,7 +47,7 @@ Result<void> Permit::may_run(int pid, int pid_outside, const Cancel& cancel) {
   Claim::Tree tree{pid_namespace_, {}};
   Claim::Process process;
   while (words >> process.pid >> process.start_time) tree.processes.push_back(process);
-  CKPT_TRY_ASSIGN(Claim claim, Claim::take(id_, tree));
+  CKPT_TRY_ASSIGN(Claim claim, Claim::take(id_, tree, lazily_));
   claim_.emplace(std::move(claim));
   return {};
 }

@@ -27,7 +27,8 @@ class Permit {
   /// "FD,ID,NAMESPACE": the socket, and what a claim has to say.
   static std::string describe(int socket, const std::string& id);
   /// What `describe` gave. The socket is not to be inherited any further.
-  static Result<Permit> open(const std::string& text);
+  /// `lazily`: as for a claim.
+  static Result<Permit> open(const std::string& text, bool lazily);
   /// Waits for the word that the processes may be let go, and takes the claim. kInterrupted: they may not.
   Result<void> may_run(int pid, int pid_outside, const Cancel& cancel);
   /// They have been.
@@ -37,6 +38,7 @@ class Permit {
   Permit() = default;
   UniqueFd socket_;
   std::string id_, pid_namespace_;
+  bool lazily_ = false;
   std::optional<Claim> claim_;
 };
 

@@ -26,7 +26,7 @@ Result<std::unique_ptr<Source>> Source::open(const Remote& remote, Hello hello, 
   CKPT_TRY_ASSIGN(hello.id, random_id());
   CKPT_TRY_ASSIGN(Watchdog watchdog, Watchdog::start(remote, hello.id));
   CKPT_TRY_ASSIGN(auto connection, Connection::open(remote, {remote.silence_us, bytes_per_second}, &cancel));
-  std::unique_ptr<Source> out(new Source(std::move(watchdog), std::move(connection), hello.id, cancel));
+  std::unique_ptr<Source> out(new Source(std::move(watchdog), std::move(connection), hello, cancel));
   CKPT_TRY(out->greet(std::move(hello)));
   return out;
 }
@@ -60,9 +60,11 @@ Error Source::real_reason(Error error) {
 }
 
 void Source::attach(engine::DumpOptions& options) {
-  options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {
-    return send_pages(file, offset, data);
-  };
+  if (!lazy_) {
+    options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {
+      return send_pages(file, offset, data);
+    };
+  }
   options.publish = [this](const fs::path& folder) { return send_rest(folder); };
   options.hand_over = [this](const engine::HandOver& what) { return hand_over(what); };
 }
@@ -92,6 +94,7 @@ Result<void> Source::send_pages(const std::string& file, uint64_t offset, ByteSp
 Result<void> Source::send_file(const fs::path& path) {
   const std::string name = path.filename().string();
   Link& link = connection_->link();
+  if (lazy_ && is_pages_file(name)) return later_.announce(path, link);
   if (const auto pages = pages_.find(name); pages != pages_.end()) {
     const std::string digest = to_hex(pages->second.digest.digest());
     return link.send(Kind::kEnd, as_bytes(digest), name, pages->second.size);
@@ -137,6 +140,8 @@ Result<void> Source::await_made() {
     CKPT_TRY_ASSIGN(const Frame frame, link.receive());
     if (frame.kind == Kind::kAlive) continue;
     if (frame.kind == Kind::kNot) return parse_error(frame.text(), link.peer());
+    CKPT_TRY_ASSIGN(const bool wants, hear_wants(frame));
+    if (wants) continue;
     const auto doc = nlohmann::json::parse(frame.text(), nullptr, false);
     const bool sound = frame.kind == Kind::kMade && doc.is_object() && doc.contains("pid") &&
                        doc["pid"].is_number_integer() && doc.contains("pid_outside") &&
@@ -147,6 +152,14 @@ Result<void> Source::await_made() {
   }
 }
 
+/// Whether it was one; what it asks for has been sent.
+Result<bool> Source::hear_wants(const Frame& frame) {
+  if (!lazy_ || frame.kind != Kind::kWant) return false;
+  CKPT_TRY(later_.want(frame));
+  CKPT_TRY(later_.send_wanted(connection_->link()));
+  return true;
+}
+
 /// The point of no return: once `kGo` is on its way only the other end knows.
 Result<void> Source::hand_over(const engine::HandOver& what) {
   Link& link = connection_->link();
@@ -154,23 +167,67 @@ Result<void> Source::hand_over(const engine::HandOver& what) {
   if (auto stopped = watchdog_.stop(what); !stopped) return give_up(what, std::move(stopped).error());
   link.ignore_cancel();
   Error reason(Code::kIo, link.peer(), "has not let the processes go");
-  auto verdict = await_verdict(reason);
+  auto verdict = await_verdict(what.frozen_at_us, reason);
   if (verdict && *verdict == Verdict::kNot) return give_up(what, std::move(reason));
   if (verdict && *verdict == Verdict::kRuns) {
-    report_.downtime_us = monotonic_us() - what.frozen_at_us;
+    if (report_.downtime_us == 0) report_.downtime_us = monotonic_us() - what.frozen_at_us;
     report_.bytes_sent = link.sent(), report_.bytes_frozen = what.bytes_frozen;
     return {};
   }
   watchdog_.dismiss();
-  return Error(Code::kTargetAltered, link.peer(),
-               fmt::format("cannot be asked whether the processes run there (migration {})", id_))
+  return altered(verdict ? *verdict : Verdict::kUnknown, reason);
+}
+
+/// They run there, or may, and nothing here can make that undone.
+Error Source::altered(Verdict verdict, const Error& reason) const {
+  const std::string& peer = connection_->link().peer();
+  const std::string which = fmt::format("(migration {})", id_);
+  if (verdict == Verdict::kLost) {
+    return Error(Code::kTargetAltered, peer,
+                 "the processes have run there, and were ended when the rest of their memory did not come " + which)
+        .with_cause(reason.text())
+        .with_target("stopped, as they were before they ran there")
+        .with_hint("kill -CONT has them go on from there, whatever was done meanwhile; kill -KILL ends them");
+  }
+  if (verdict == Verdict::kPartly) {
+    return Error(Code::kTargetAltered, peer,
+                 "the processes have run there, and not all of their memory has come " + which)
+        .with_cause(reason.text())
+        .with_target("stopped, as they were before they ran there")
+        .with_hint("end what is left of them there; then kill -CONT has these go on, whatever was done meanwhile");
+  }
+  return Error(Code::kTargetAltered, peer, "cannot be asked whether the processes run there " + which)
       .with_cause(reason.text())
       .with_target("stopped, since they may run there")
       .with_hint("look there: where they run, kill -KILL the stopped ones here; where they do not, kill -CONT them");
 }
 
+/// They run there, and stand still here: until the other end has all that it lacks.
+Result<void> Source::send_later() {
+  Link& link = connection_->link();
+  Stopwatch watch;
+  const uint64_t before = link.sent();
+  uint64_t heard_us = monotonic_us();
+  for (bool more = true;;) {
+    if (more) {
+      CKPT_TRY_ASSIGN(more, later_.send_next(link));
+      if (more) heard_us = monotonic_us();
+    }
+    if (more && !link.wait(0)) continue;
+    if (monotonic_us() - heard_us > link.silence_us())
+      return fail(Code::kBusy, link.peer(), "does not say that all has come");
+    CKPT_TRY_ASSIGN(const Frame frame, link.receive());
+    if (frame.kind == Kind::kAll) break;
+    if (frame.kind == Kind::kNot) return parse_error(frame.text(), link.peer());
+    CKPT_TRY_ASSIGN(const bool wants, hear_wants(frame));
+    if (!wants && frame.kind != Kind::kAlive) return fail(Code::kCorrupt, link.peer(), "says what is not to be said");
+  }
+  report_.bytes_later = link.sent() - before, report_.later_us = watch.elapsed_us();
+  return {};
+}
+
 /// `reason` becomes why not.
-Result<Verdict> Source::await_verdict(Error& reason) {
+Result<Verdict> Source::await_verdict(uint64_t frozen_at_us, Error& reason) {
   Link& link = connection_->link();
   auto sent = link.send(Kind::kGo);
   for (Stopwatch watch; sent && watch.elapsed_us() <= link.silence_us();) {
@@ -179,7 +236,20 @@ Result<Verdict> Source::await_verdict(Error& reason) {
       reason = std::move(frame).error();
       break;
     }
+    if (frame->kind == Kind::kRuns && lazy_) {
+      report_.downtime_us = monotonic_us() - frozen_at_us;
+      auto all = send_later();
+      if (all) return Verdict::kRuns;
+      reason = std::move(all).error();
+      break;
+    }
     if (frame->kind == Kind::kRuns) return Verdict::kRuns;
+    const auto wants = hear_wants(*frame);
+    if (!wants) {
+      reason = wants.error();
+      break;
+    }
+    if (*wants) continue;
     if (frame->kind == Kind::kNot) {
       reason = parse_error(frame->text(), link.peer());
       return Verdict::kNot;

@@ -16,6 +16,7 @@
 #include "lib/base/io.h"
 #include "lib/base/pipe.h"
 #include "lib/base/text.h"
+#include "lib/migrate/later_pages.h"
 #include "lib/proc/memory_room.h"
 
 namespace ckpt::migrate {
@@ -92,6 +93,7 @@ Result<Stage> Stage::make(const fs::path& where) {
   out.path_ = pattern;
   CKPT_TRY_ASSIGN(out.sweeper_, start_sweeper(out.path_));
   CKPT_TRY_ASSIGN(out.room_, free_room(folder));
+  out.in_memory_ = is_in_memory(folder);
   return out;
 }
 
@@ -121,9 +123,51 @@ Result<void> Stage::append(const Frame& frame, File& file) {
   return {};
 }
 
+/// Its whole length is taken at once, so that what runs already never lacks the room for it.
+Result<void> Stage::announce(const Frame& frame, File& file) {
+  if (file.size != 0 || file.later) return fail(Code::kCorrupt, frame.name, "is announced too late");
+  if (frame.offset > room_ - bytes_)
+    return fail(Code::kNoRoom, path_.string(), fmt::format("has no room for more than {}", human_bytes(room_)));
+  if (frame.offset != 0 && ::fallocate(file.fd.get(), 0, 0, static_cast<off_t>(frame.offset)) != 0 &&
+      (errno != EOPNOTSUPP || ::ftruncate(file.fd.get(), static_cast<off_t>(frame.offset)) != 0))
+    return sys_error(path_.string(), "has no room for " + frame.name);
+  file.later = true, file.size = frame.offset;
+  file.there.resize((file.size + kUnitSize - 1) / kUnitSize);
+  bytes_ += file.size, missing_ += file.size;
+  return {};
+}
+
+Result<void> Stage::put(const Frame& frame, File& file) {
+  const bool sound = frame.offset % kUnitSize == 0 && frame.offset < file.size &&
+                     frame.payload.size() == std::min(kUnitSize, file.size - frame.offset);
+  if (!sound) return fail(Code::kCorrupt, frame.name, "comes in other units than it should");
+  std::vector<bool>::reference there = file.there[frame.offset / kUnitSize];
+  if (there) return fail(Code::kCorrupt, frame.name, "comes again after it was there");
+  CKPT_TRY(io::pwrite_all(file.fd.get(), frame.payload, frame.offset, (path_ / frame.name).string()));
+  there = true, missing_ -= frame.payload.size();
+  return {};
+}
+
+Result<bool> Stage::has(const std::string& name, uint64_t offset, uint64_t size,
+                        const std::function<void(uint64_t)>& missing) const {
+  const auto found = files_.find(name);
+  if (found == files_.end() || !found->second.later || size > found->second.size ||
+      offset > found->second.size - size)
+    return fail(Code::kCorrupt, escape_for_terminal(name), "has no such bytes");
+  bool all = true;
+  for (uint64_t at = offset / kUnitSize * kUnitSize; at < offset + size; at += kUnitSize) {
+    if (found->second.there[at / kUnitSize]) continue;
+    all = false;
+    missing(at);
+  }
+  return all;
+}
+
 Result<void> Stage::take(const Frame& frame) {
   CKPT_TRY_ASSIGN(File * file, this->file(frame.name));
-  if (file->whole) return fail(Code::kCorrupt, frame.name, "comes again after its end");
+  if (frame.kind == Kind::kLater && !file->whole) return announce(frame, *file);
+  if (file->later && frame.kind == Kind::kData) return put(frame, *file);
+  if (file->whole || file->later) return fail(Code::kCorrupt, frame.name, "comes again after its end");
   if (frame.kind == Kind::kData) return append(frame, *file);
   if (frame.offset != file->size || frame.text() != to_hex(file->digest.digest()))
     return fail(Code::kCorrupt, frame.name, "has not arrived as it was sent");
@@ -133,8 +177,8 @@ Result<void> Stage::take(const Frame& frame) {
 
 Result<void> Stage::finish() {
   for (auto& [name, file] : files_) {
-    if (!file.whole) return fail(Code::kCorrupt, name, "has no end");
-    file.fd.reset();
+    if (!file.whole && !file.later) return fail(Code::kCorrupt, name, "has no end");
+    if (!file.later) file.fd.reset();
   }
   return {};
 }

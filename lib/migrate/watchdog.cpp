@@ -44,7 +44,8 @@ Verdict ask_for(const Remote& remote, const std::string& id, uint64_t patience_u
   constexpr useconds_t kPauseUs = 300'000;
   for (Stopwatch watch;;) {
     const Verdict verdict = ask_once(remote, id);
-    if (verdict != Verdict::kUnknown || watch.elapsed_us() > patience_us) return verdict;
+    const bool decided = verdict != Verdict::kUnknown && verdict != Verdict::kPartly;
+    if (decided || watch.elapsed_us() > patience_us) return verdict;
     ::usleep(kPauseUs);
   }
 }

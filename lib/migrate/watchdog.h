@@ -14,7 +14,7 @@ namespace ckpt::migrate {
 
 /// Should its ckpt end between `stop` and `dismiss` it asks the other end: it ends the processes where they run there,
 /// has them go on where they never will, and leaves them stopped where that is not told within 4 times
-/// `Remote::silence_us`.
+/// `Remote::silence_us`, or where they have run there without all of their memory.
 class Watchdog {
  public:
   /// While ckpt has no other threads, and where `remote` can be reached: in the namespaces of ckpt's caller.

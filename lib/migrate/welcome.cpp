@@ -1,8 +1,11 @@
 #include "lib/migrate/welcome.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include "lib/base/text.h"
 #include "lib/proc/host.h"
+#include "lib/proc/memory_room.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/usage.h"
 #include "lib/state/host_check.h"
@@ -31,6 +34,15 @@ Result<void> check_welcome(const Hello& hello) {
   for (int pid : hello.pids) {
     if (pid > 0 && proc::read_stat(pid))
       return Error(Code::kBusy, fmt::format("process {}", pid), "is another one here").with_hint("--new-pidns");
+  }
+  return {};
+}
+
+Result<void> check_memory(uint64_t bytes, const std::string& whose) {
+  for (const proc::MemoryRoom& room : proc::read_memory_room(::getpid())) {
+    if (room.bytes < bytes)
+      return fail(Code::kNoRoom, room.limit,
+                  fmt::format("has {} left, and {} {}", human_bytes(room.bytes), whose, human_bytes(bytes)));
   }
   return {};
 }

@@ -32,7 +32,8 @@ bool take(const Json& doc, const char* name, T& value) {
 }
 
 Result<RestoreWishes> parse_wishes(const Json& doc) {
-  constexpr const char* kKnown[] = {"dir", "new_pidns", "external_pipes_null", "map_address", "allow_changed"};
+  constexpr const char* kKnown[] = {"dir",         "new_pidns",     "external_pipes_null",
+                                    "map_address", "allow_changed", "lazy_silence_us"};
   RestoreWishes out;
   for (const auto& [name, value] : doc.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
@@ -40,7 +41,7 @@ Result<RestoreWishes> parse_wishes(const Json& doc) {
   }
   if (!take(doc, "dir", out.dir) || !take(doc, "new_pidns", out.new_pid_namespace) ||
       !take(doc, "external_pipes_null", out.pipes_to_null) || !take(doc, "map_address", out.addresses) ||
-      !take(doc, "allow_changed", out.allow_changed))
+      !take(doc, "allow_changed", out.allow_changed) || !take(doc, "lazy_silence_us", out.lazy_silence_us))
     return not_understood("an option");
   if (out.dir.find('\0') != std::string::npos || (!out.dir.empty() && out.dir[0] != '/'))
     return fail(Code::kUsage, "--dir", "is no absolute path");
@@ -68,6 +69,7 @@ std::string to_json(const Hello& hello) {
   if (!wishes.dir.empty()) doc["restore"]["dir"] = wishes.dir;
   if (!wishes.addresses.empty()) doc["restore"]["map_address"] = wishes.addresses;
   if (!wishes.allow_changed.empty()) doc["restore"]["allow_changed"] = wishes.allow_changed;
+  if (wishes.lazy_silence_us != 0) doc["restore"]["lazy_silence_us"] = wishes.lazy_silence_us;
   return dump(doc);
 }
 
@@ -93,6 +95,24 @@ Result<Hello> parse_hello(std::string_view text) {
     return not_understood("the first frame");
   CKPT_TRY_ASSIGN(out.wishes, parse_wishes(wishes));
   return out;
+}
+
+std::string_view word_for(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kRuns: return "runs";
+    case Verdict::kNot: return "not";
+    case Verdict::kPartly: return "partly";
+    case Verdict::kLost: return "lost";
+    case Verdict::kUnknown: break;
+  }
+  return "unknown";
+}
+
+Verdict parse_verdict(std::string_view word) {
+  for (const Verdict verdict : {Verdict::kRuns, Verdict::kNot, Verdict::kPartly, Verdict::kLost}) {
+    if (word == word_for(verdict)) return verdict;
+  }
+  return Verdict::kUnknown;
 }
 
 std::string to_json(const Error& error) {

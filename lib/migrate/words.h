@@ -19,6 +19,7 @@ struct RestoreWishes {
   bool new_pid_namespace = false;
   bool pipes_to_null = false;    ///< --external-pipes null
   std::vector<std::string> addresses, allow_changed;
+  uint64_t lazy_silence_us = 0;  ///< pages come once they run, and are lost after so long without one; 0: not so
 };
 
 struct Hello {
@@ -34,15 +35,21 @@ std::string to_json(const Hello& hello);
 /// kCorrupt, kUnsupported (another version, a wish that is not known).
 Result<Hello> parse_hello(std::string_view text);
 
-std::string to_json(const Error& error);
-/// In the name of `peer`.
-Error parse_error(std::string_view text, const std::string& peer);
-
-/// What became of processes that were to be let go.
+/// What became of processes that were to be let go. The letters are those of a claim.
 enum class Verdict : char {
   kRuns = 'r',
   kNot = 'n',      ///< they never will
+  kPartly = 'p',   ///< they do, and not all of their memory has come
+  kLost = 'x',     ///< they have run, and were ended when the rest of their memory did not come
   kUnknown = 'u',
 };
+
+/// As an answer says it, and back; what is no such word is kUnknown.
+std::string_view word_for(Verdict verdict);
+Verdict parse_verdict(std::string_view word);
+
+std::string to_json(const Error& error);
+/// In the name of `peer`.
+Error parse_error(std::string_view text, const std::string& peer);
 
 }  // namespace ckpt::migrate

@@ -11,6 +11,7 @@
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
+#include "lib/base/virtual_file.h"
 #include "lib/base/worker_pool.h"
 #include "lib/store/block_content.h"
 #include "lib/store/chain.h"
@@ -182,7 +183,11 @@ std::vector<int> Reader::descriptors() const {
   std::vector<int> out = {xstate_.get(), pipes_.get()};
   for (const auto& files : pages_) {
     for (const UniqueFd& file : files) {
-      if (file) out.push_back(file.get());
+      if (!file) continue;
+      out.push_back(file.get());
+      const auto elsewhere = io::find_virtual_file(file.get());
+      const auto more = elsewhere ? elsewhere->descriptors() : std::vector<int>();
+      out.insert(out.end(), more.begin(), more.end());
     }
   }
   return out;

@@ -13,86 +13,15 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from harness import become_subreaper
+from migrate_peer import Peer, state_of, wait_until
 from prompt import CKPT, main, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PEER = os.path.join(os.path.dirname(CKPT), "migrate_peer")
 LONG = os.environ.get("CKPT_LONG") == "1"
 HEADER = struct.Struct("<IBBHIIQ")
 MAGIC = int.from_bytes(b"CKM1", "little")
-KINDS = {name: number for number, name in enumerate(["", "hello", "ready", "data", "end", "make", "made", "go", "runs", "not", "alive", "done"])}
+KINDS = {name: number for number, name in enumerate(["", "hello", "ready", "data", "end", "make", "made", "go", "runs", "not", "alive", "done", "later", "want", "all"])}
 ID = "0123456789abcdef0123456789abcdef"
-
-
-def state_of(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
-
-
-def wait_until(condition, what, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(what)
-        time.sleep(0.005)
-
-
-class Peer:
-    """A process that counts; it and what a migration made of it."""
-
-    def __init__(self, mib=4):
-        self.file = os.path.abspath("count")
-        with open("errors", "wb") as errors:
-            self.process = subprocess.Popen([PEER, self.file, str(mib)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-                                            start_new_session=True)
-        self.pid = self.process.pid
-        wait_until(lambda: self.count() > 2, "the peer counts")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for pid in self.all():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        wait_until(lambda: not self.all(), "all have ended")
-
-    def count(self):
-        try:
-            with open(self.file, "rb") as stream:
-                return int.from_bytes(stream.read(8), "little")
-        except OSError:
-            return 0
-
-    def all(self):
-        """Those that live, stopped ones too."""
-        out = []
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    with open(f"/proc/{entry}/cmdline", "rb") as stream:
-                        words = stream.read().split(b"\0")
-                except OSError:
-                    continue
-                if words[0] == PEER.encode() and words[1:2] == [self.file.encode()] and state_of(entry) not in (None, "Z", "X"):
-                    out.append(int(entry))
-        return out
-
-    def problem(self):
-        """One of them counts, and only one of them is not stopped."""
-        before = self.count()
-        try:
-            wait_until(lambda: self.count() > before + 5, "somebody counts", 10)
-        except TimeoutError:
-            return f"nobody counts: {[(pid, state_of(pid)) for pid in self.all()]}"
-        if os.path.exists(self.file + ".bad"):
-            with open(self.file + ".bad", encoding="ascii") as stream:
-                return stream.read()
-        running = [pid for pid in self.all() if state_of(pid) not in ("T", "t")]
-        return None if len(running) == 1 else f"{len(running)} run"
 
 
 def migrate(pid, *options, what="-", new_pidns=True, **changed):
@@ -229,6 +158,71 @@ def unknown():
             yield f"after SIGCONT: {problem}"
 
 
+def moves_lazily():
+    """It runs there long before its memory has come, and the source stands still until it has."""
+    with Peer(8) as peer:
+        ssh = f"{sys.executable} {HERE}/migrate_link.py -"
+        command = [CKPT, "migrate", "-p", str(peer.pid), "--to", "there", "--remote-ckpt", CKPT, "--ssh", ssh, "--new-pidns", "--lazy", "--json",
+                   "--bandwidth", "8M", "--keep-image", "kept"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as moving:
+            wait_until(lambda: len(peer.all()) == 2, "it is made there")
+            before = peer.count()
+            wait_until(lambda: peer.count() > before + 5 or moving.poll() is not None, "it runs there")
+            if moving.poll() is not None or state_of(peer.pid) not in ("t", "T"):
+                yield f"the source was not held while pages came: {state_of(peer.pid)}, exit {moving.poll()}"
+            out, err = moving.communicate(timeout=60)
+        if moving.returncode != 0:
+            yield f"exit {moving.returncode}: {err}"
+            return
+        report = json.loads(out)
+        if not report["lazy"] or report["bytes_later"] < 7 << 20 or report["later_us"] < 500_000 or report["downtime_us"] > report["later_us"]:
+            yield f"report: {report}"
+        if peer.all() != [report["pid_outside_there"]]:
+            yield f"{peer.all()}, {report}"
+        if problem := peer.problem():
+            yield problem
+        verified = run("verify", "kept", "--quiet")
+        if verified.returncode != 0:
+            yield f"the image that was kept: {verified.stderr}"
+        wait_until(lambda: not glob.glob("/dev/shm/.ckpt-receive-*"), "nothing is left")
+
+
+LAZY_CASES = [
+    # victim, side, frame, when, which of them, what is left: "here" or "there" and running, "stopped": here, and told of with exit code 10
+    ("receiver", "to", "later", "after", 1, "here"), ("receivers", "to", "go", "before", 1, "here"), ("link", "to", "go", "before", 1, "here"),
+    ("link", "to", "data", "amid", 20, "stopped"), ("link", "from", "runs", "after", 1, "stopped"), ("worker", "to", "data", "after", 20, "stopped"),
+    ("receiver", "from", "runs", "after", 1, "stopped"), ("link", "from", "all", "before", 1, "there"), ("receiver", "from", "all", "before", 1, "there"), ("worker", "from", "all", "before", 1, "there"),
+    ("worker", "from", "all", "after", 1, "there"),
+]
+
+
+def survives_lazily():
+    """Never two; and what had run before its memory came ends there, and is kept as it was here."""
+    for number, (victim, side, kind, when, nth, who) in enumerate(LAZY_CASES):
+        name = f"{victim} {when} '{kind}' {nth} {side} the receiver"
+        os.mkdir(f"lazy{number}")
+        os.chdir(f"lazy{number}")
+        with Peer(4) as peer:
+            done = migrate(peer.pid, "--lazy", "--bandwidth", "8M", what=f"{victim}:{side}:{kind}:{when}:{nth}", timeout="3")
+            if not os.path.exists("hit"):
+                yield f"{name}: nothing was killed: {done.stderr}"
+            try:
+                wait_until(lambda: len(peer.all()) == 1, "one is left", 20)
+            except TimeoutError:
+                yield f"{name}: {[(pid, state_of(pid)) for pid in peer.all()]}: exit {done.returncode}: {done.stderr}"
+            if who == "stopped":
+                if peer.all() != [peer.pid] or state_of(peer.pid) != "T":
+                    yield f"{name}: {[(pid, state_of(pid)) for pid in peer.all()]}: exit {done.returncode}: {done.stderr}"
+                if victim != "worker" and (done.returncode != 10 or "kill -CONT" not in done.stderr or "stopped" not in done.stderr):
+                    yield f"{name}: exit {done.returncode}: {done.stderr}"
+            else:
+                if problem := peer.problem():
+                    yield f"{name}: {problem}: exit {done.returncode}: {done.stderr}"
+                if who != ("here" if peer.all() == [peer.pid] else "there"):
+                    yield f"{name}: it goes on elsewhere: exit {done.returncode}: {done.stderr}"
+        os.chdir("..")
+
+
 def refuses():
     """Before anything is touched; the process runs on."""
     with Peer(1) as peer:
@@ -257,6 +251,10 @@ def frame(kind, payload=b"", name=b"", offset=0, **lies):
 
 def hello(**members):
     return frame("hello", json.dumps({"version": 1, "id": ID, "memory": 0, "pids": [], "host": {}, "restore": {"new_pidns": True}, **members}).encode())
+
+
+def lazy():
+    return hello(restore={"new_pidns": True, "lazy_silence_us": 1_000_000})
 
 
 def forged():
@@ -289,6 +287,14 @@ def forged():
         "go before all": (hello() + frame("go"), "none of an image's files"),
         "no image": (hello() + frame("make"), "message"),
         "too many files": (hello() + b"".join(frame("data", b"", b"pages.%d" % i) for i in range(400)), "one file more"),
+        "pages later, unasked": (hello() + frame("later", b"", b"pages", 1 << 20), "none of an image's files"),
+        "another file later": (lazy() + frame("later", b"", b"manifest.json", 1 << 20), "none of an image's files"),
+        "more later than there is room": (lazy() + frame("later", b"", b"pages", 1 << 62), "no room"),
+        "announced twice": (lazy() + frame("later", b"", b"pages", 9) + frame("later", b"", b"pages", 9), "too late"),
+        "a part of a unit": (lazy() + frame("later", b"", b"pages", 1 << 20) + frame("data", b"x", b"pages", 0), "other units"),
+        "a unit past the end": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x", b"pages", 65536), "other units"),
+        "a unit twice": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x" * 9, b"pages") * 2, "comes again"),
+        "more memory than there is": (hello(memory=1 << 60), "the processes have"),
         "cut in a frame": (hello() + data[:40], "middle of a frame"),
         "cut after a frame": (hello() + data, "ended the connection"),
         "garbage for a manifest": (hello() + frame("data", b"{}", b"manifest.json") + frame("end", b"0" * 32, b"manifest.json", 2), "not arrived"),
@@ -324,4 +330,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(moves, moves_by_words, refuses, forged, unknown, survives, random_moments, leaves_nothing)
+main(moves, moves_by_words, moves_lazily, survives_lazily, refuses, forged, unknown, survives, random_moments, leaves_nothing)

@@ -13,7 +13,7 @@ import sys
 import threading
 
 HEADER = struct.Struct("<IBBHIIQ")
-KINDS = ["", "hello", "ready", "data", "end", "make", "made", "go", "runs", "not", "alive", "done"]
+KINDS = ["", "hello", "ready", "data", "end", "make", "made", "go", "runs", "not", "alive", "done", "later", "want", "all"]
 
 
 def read_exactly(stream, size):

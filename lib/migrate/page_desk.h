@@ -1,0 +1,52 @@
+// Pages that come while the processes run already: at the receiver, between what has arrived (stage.h) and those who
+// need it, a restore and the lazy-pages daemon that outlives it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/migrate/link.h"
+#include "lib/migrate/stage.h"
+
+namespace ckpt::migrate {
+
+/// In `ckpt receive`.
+class PageDesk {
+ public:
+  static Result<PageDesk> open();
+  /// For the restore: its descriptors, which are inherited until `close_theirs`, as `expect_pages` wants them.
+  std::string describe() const;
+  void close_theirs();
+
+  int descriptor() const { return asks_.get(); }
+  /// `descriptor` is readable: takes one question, and asks the source for what is missing. Of a link that is broken
+  /// the source says so.
+  Result<void> hear(const Stage& stage, Link& link);
+  /// A unit has come.
+  void arrived(const Stage& stage);
+  /// All have: nobody needs to ask any more.
+  void all_in();
+  /// No more come: whoever waits, or asks, hears that.
+  void give_up();
+
+ private:
+  struct Question {
+    std::string file;
+    uint64_t offset = 0, size = 0;
+    UniqueFd answer;  ///< a byte on it: it is there; its end: it never will be
+  };
+  PageDesk() = default;
+  UniqueFd asks_, theirs_;
+  UniqueFd state_, state_theirs_;  ///< memory of all of them: is there anything to ask for?
+  std::vector<Question> waiting_;
+};
+
+/// In the restore. From here on whoever reads the pages files of `image` with io.h waits for what has not come yet:
+/// kIo where it never will. `text`: of `PageDesk::describe`.
+Result<void> expect_pages(const std::string& text, const std::filesystem::path& image);
+
+}  // namespace ckpt::migrate
