@@ -24,6 +24,7 @@ struct MigrateFlags {
   migrate::RestoreWishes wishes;
   std::string host, ssh = "ssh -T -x", remote_ckpt = "ckpt", iterations = "auto", keep_image, pipes, memory;
   uint64_t bandwidth = 0;
+  std::vector<std::string> files;
   double timeout_s = 30, downtime_goal_ms = 50;
   bool no_compress = false, lazy = false;
 };
@@ -62,6 +63,7 @@ Result<void> finish_flags(MigrateFlags& flags) {
   if (flags.lazy) flags.wishes.lazy_silence_us = std::max<uint64_t>(1, static_cast<uint64_t>(flags.timeout_s * 1e6));
   flags.wishes.pipes_to_null = !flags.pipes.empty();
   if (flags.wishes.pipes_to_null) options.external.pipes = state::ExternalPipes::kNull;
+  CKPT_TRY_ASSIGN(options.contents, parse_files(flags.files));
   if (flags.memory == "copy") options.external.memory = state::ExternalMemory::kCopy;
   return {};
 }
@@ -190,6 +192,7 @@ Command::Run add_migrate(VerbOptions& app) {
   app.add_flag("--lazy", flags->lazy,
                "Let them run there before their memory has come; they stand still here until it has");
   app.add_option("--keep-image", flags->keep_image, "Keep the image here, too").type_name("DIR");
+  add_files_flag(app, flags->files);
   add_socket_flags(app, options.sockets);
   add_restore_wishes(app, *flags);
   app.add_option("--max-memory", options.max_memory, "Memory that ckpt aims to stay within (default 256M)")

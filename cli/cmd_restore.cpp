@@ -274,6 +274,21 @@ Result<void> parse_joins(const std::vector<std::string>& words, engine::Placemen
 
 }  // namespace
 
+namespace {
+
+/// The folder itself may lie behind a link; nothing below it does.
+Result<void> find_files_root(std::filesystem::path& root) {
+  if (root.empty()) return {};
+  std::error_code ec;
+  const std::filesystem::path found = std::filesystem::canonical(root, ec);
+  if (ec || !std::filesystem::is_directory(found, ec))
+    return fail(Code::kUsage, "--files-root " + root.string(), "is no folder");
+  root = found;
+  return {};
+}
+
+}  // namespace
+
 Command::Run add_restore(VerbOptions& app) {
   auto flags = std::make_shared<RestoreFlags>();
   engine::RestoreOptions* options = &flags->options;
@@ -319,6 +334,10 @@ Command::Run add_restore(VerbOptions& app) {
       .one_value_each();
   app.add_flag("--drop-labels", options->drop_labels,
                "Let processes have ckpt's own security label (SELinux, AppArmor, Smack) where theirs was another");
+  app.add_option("--files-root", options->files_root,
+                 "Put the files whose content the image has below this folder instead of where they were")
+      .type_name("DIR");
+  app.add_flag("--force", options->force_files, "Put the content of files back over newer ones, too");
   add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
   add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);
@@ -334,6 +353,7 @@ Command::Run add_restore(VerbOptions& app) {
     CKPT_TRY(check_copies_flags(flags->copies, flags->options));
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     flags->options.external = flags->external.finish();
+    CKPT_TRY(find_files_root(flags->options.files_root));
     CKPT_TRY(parse_joins(flags->join, flags->placement));
     CKPT_TRY_ASSIGN(flags->placement.mounts.external, state::parse_external_mounts(flags->external_mounts));
     CKPT_TRY_ASSIGN(flags->placement.network.ends, state::parse_veths(flags->veths));

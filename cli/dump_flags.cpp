@@ -67,6 +67,23 @@ void add_hash_flag(VerbOptions& app, std::string& hash) {
       .type_name("xxh3|sha256");
 }
 
+void add_files_flag(VerbOptions& app, std::vector<std::string>& words) {
+  app.add_option("--files", words, "The content of files goes along: those being written, all open ones, or these")
+      .type_name("written|open|PATH")
+      .one_value_each();
+}
+
+Result<state::FileContents> parse_files(const std::vector<std::string>& words) {
+  state::FileContents out;
+  for (const std::string& word : words) {
+    if (word == "written") out.written = true;
+    else if (word == "open") out.open = true;
+    else if (word.starts_with("/")) out.paths.push_back(word);
+    else return fail(Code::kUsage, "--files " + word, "is neither written, nor open, nor an absolute path");
+  }
+  return out;
+}
+
 void add_action_flags(VerbOptions& app, engine::Actions& actions) {
   app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times")
       .type_name("FILE");
@@ -110,9 +127,10 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_gpu_lock_timeout_flag(app, flags.gpu);
   add_delta_flag(app, flags.gpu);
   app.add_option("--ghost-limit", flags.options.ghost_limit,
-                 "Largest deleted file whose content goes with the image (default 1G)")
+                 "Largest file, deleted or of --files, whose content goes with the image (default 1G)")
       .as_size()
       .type_name("SIZE");
+  add_files_flag(app, flags.files);
   add_action_flags(app, flags.options.actions);
   add_together_flags(app, flags.together,
                      "One of many ckpts that mpirun or srun has started: all take the image of one instant");
@@ -184,6 +202,7 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
   flags.options.dir = flags.dir;
   flags.options.external = flags.external.finish();
+  CKPT_TRY_ASSIGN(flags.options.contents, parse_files(flags.files));
   CKPT_TRY_ASSIGN(flags.options.external_mounts.keys, state::parse_external_mounts(flags.external_mounts));
   flags.options.prev = flags.criu_prev.empty() ? flags.prev : resolve_criu_prev(flags.dir, flags.criu_prev);
   flags.options.compress = !flags.no_compress;

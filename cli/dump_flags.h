@@ -30,7 +30,7 @@ struct DumpFlags {
   std::string dir, prev;
   ExternalFlags external;
   std::string criu_prev;  ///< as criu names it, from `dir`
-  std::vector<std::string> external_mounts;
+  std::vector<std::string> external_mounts, files;
   std::string trace;  ///< a file; empty: none
   TogetherFlags together;
   GpuFlags gpu;
@@ -43,6 +43,9 @@ struct DumpFlags {
   std::string iterations = "auto";
   double downtime_goal_ms = 5;
 };
+/// --files: what the words of it mean. kUsage.
+void add_files_flag(VerbOptions& app, std::vector<std::string>& words);
+Result<state::FileContents> parse_files(const std::vector<std::string>& words);
 void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets);
 /// --hash: what the pages files are hashed with. "sha256" or "xxh3".
 void add_hash_flag(VerbOptions& app, std::string& hash);

@@ -52,6 +52,7 @@ _ckpt() {
     pre-dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
@@ -78,6 +79,7 @@ _ckpt() {
     dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
@@ -110,6 +112,7 @@ _ckpt() {
     restore:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--files-root) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     restore:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -127,6 +130,7 @@ _ckpt() {
     migrate:--bandwidth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--keep-image) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--external-pipes) COMPREPLY=($(compgen -W 'null' -- "$cur")); return ;;
     migrate:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     migrate:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -278,12 +282,12 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
-    migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --files-root --force --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --files --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
-    run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    run) words='-h --help --track-fs -V --version -h --help --json --progress --color -q --quiet' ;;
     watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -52,6 +52,7 @@ capture::SocketOptions CaptureContext::sockets() const {
 capture::InventoryOptions CaptureContext::running_options(const capture::Inventory* just_before) const {
   return {.external = options.external,
           .ghost_limit = options.ghost_limit,
+          .contents = options.contents,
           .sockets = sockets(),
           .external_mounts = options.external_mounts,
           .empty_network = options.empty_network,
@@ -63,6 +64,7 @@ capture::InventoryOptions CaptureContext::running_options(const capture::Invento
 capture::InventoryOptions CaptureContext::frozen_options(const capture::Inventory& earlier, WorkerPool* pool) const {
   return {.external = options.external,
           .ghost_limit = options.ghost_limit,
+          .contents = options.contents,
           .sockets = sockets(),
           .external_mounts = options.external_mounts,
           .empty_network = options.empty_network,

@@ -34,7 +34,7 @@ uint64_t Downtime::contents_bytes() const {
   uint64_t out = 0;
   for (const store::SharedMemory& memory : running_.image.shared_memory) out += memory.size;
   for (const store::FileIdentity& file : running_.image.files) {
-    if (file.deleted && S_ISREG(file.mode) && file.other_name.empty()) out += file.size;
+    if (file.space >= 0 || (file.deleted && S_ISREG(file.mode) && file.other_name.empty())) out += file.size;
   }
   return out;
 }

@@ -38,7 +38,8 @@ struct DumpOptions {
   std::filesystem::path prev;      ///< parent image; empty: the one whose tracking is armed, else none
   bool no_prev = false;            ///< a full image, whatever is tracked
   state::ExternalOptions external;
-  uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
+  uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a file that go with the image: deleted, or of `contents`
+  state::FileContents contents;              ///< files that have a name, and go with the image, too
   capture::SocketOptions sockets;
   Together* together = nullptr;  ///< many ckpts take the image of one job; null: this one is alone
   state::ExternalMounts external_mounts;

@@ -10,6 +10,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/state/files/contents.h"
+#include "lib/state/files/file_state.h"
+#include "lib/state/files/put_back.h"
+
 namespace ckpt::engine {
 
 using store::Descriptor;
@@ -32,9 +36,20 @@ bool is_leased_for_writing(const Descriptor& descriptor) {
 
 std::string folder_of(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
-/// Deleted files, and named pipes that are there: their content is not a copy but the pipe itself.
-bool is_made_aside(const store::FileIdentity& file) {
-  return (file.deleted && file.other_name.empty()) || S_ISFIFO(file.mode);
+/// Deleted files, those whose content the image has, and named pipes that are there: their content is not a copy but
+/// the pipe itself.
+std::set<int> made_aside(const store::TreeImage& tree) {
+  std::set<int> out;
+  for (size_t i = 0; i < tree.files.size(); ++i) {
+    const store::FileIdentity& file = tree.files[i];
+    if ((file.deleted && file.other_name.empty()) || S_ISFIFO(file.mode)) out.insert(static_cast<int>(i));
+  }
+  for (const restore::ContentNames& names : restore::content_names(tree)) out.insert(names.begin(), names.end());
+  return out;
+}
+
+const std::string& place_of(const store::FileIdentity& file) {
+  return file.deleted && !file.other_name.empty() ? file.other_name : file.path;
 }
 
 }  // namespace
@@ -42,8 +57,9 @@ bool is_made_aside(const store::FileIdentity& file) {
 SealOptions seal_for(const store::TreeImage& tree) {
   SealOptions out;
   std::set<std::string> written, folders;
+  const std::set<int> aside = made_aside(tree);
   auto write = [&](int file) {
-    if (is_regular(tree, file) && !tree.files[static_cast<size_t>(file)].deleted)
+    if (is_regular(tree, file) && !tree.files[static_cast<size_t>(file)].deleted && aside.count(file) == 0)
       written.insert(tree.files[static_cast<size_t>(file)].path);
   };
   for (const store::ProcessImage& process : tree.processes) {
@@ -56,9 +72,11 @@ SealOptions seal_for(const store::TreeImage& tree) {
   for (const Descriptor& descriptor : tree.descriptors) {
     if ((descriptor.flags & O_ACCMODE) != O_RDONLY) write(descriptor.file);
   }
-  for (const store::FileIdentity& file : tree.files) {
-    if (is_made_aside(file)) folders.insert(folder_of(file.path));
-    if (file.deleted && !file.other_name.empty()) written.insert(file.other_name);
+  for (size_t i = 0; i < tree.files.size(); ++i) {
+    const store::FileIdentity& file = tree.files[i];
+    const bool is_aside = aside.count(static_cast<int>(i)) != 0;
+    if (is_aside) folders.insert(folder_of(place_of(file)));
+    else if (file.deleted && !file.other_name.empty()) written.insert(file.other_name);
   }
   out.written.assign(written.begin(), written.end());
   out.folders.assign(folders.begin(), folders.end());
@@ -118,10 +136,19 @@ void Adjustment::adjust_placement() {
 }
 
 void Adjustment::adjust_files() {
-  for (store::FileIdentity& file : tree.files) {
-    if (is_made_aside(file)) {
-      file.path = kSealedScratch + file.path;
+  // What nobody has open was added last.
+  const std::vector<restore::FileUse> uses = restore::uses_of_files(tree);
+  while (!tree.files.empty() && state::has_content(tree.files.back()) && !uses[tree.files.size() - 1].needed) {
+    leave_out("the content of " + tree.files.back().path);
+    tree.files.pop_back();
+  }
+  const std::set<int> aside = made_aside(tree);
+  for (size_t i = 0; i < tree.files.size(); ++i) {
+    store::FileIdentity& file = tree.files[i];
+    if (aside.count(static_cast<int>(i)) != 0) {
+      file.path = kSealedScratch + place_of(file);
       file.deleted = true;
+      file.other_name.clear();
     } else if (file.deleted) {
       leave_out(fmt::format("the deleted name {} of {}", file.path, file.other_name));
       file.path = std::exchange(file.other_name, "");

@@ -17,6 +17,7 @@
 #include "lib/engine/restore_tree.h"
 #include "lib/memory/common.h"
 #include "lib/state/attributes/restore.h"
+#include "lib/state/files/put_back.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/store/description.h"
 #include "lib/store/image.h"
@@ -149,6 +150,11 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     CKPT_TRY(restore::map_addresses(options.addresses, tree.sockets));
     store::describe_anew(*image, std::move(tree));
   }
+  if (!options.files_root.empty()) {
+    store::TreeImage tree = image->manifest().tree;
+    restore::move_contents(tree, options.files_root.string());
+    store::describe_anew(*image, std::move(tree));
+  }
   how.external = options.external;
   CKPT_TRY(replace_outputs(options.outputs, *image, how.external));
   outlive_ckpt(options, *image, progress);
@@ -165,6 +171,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   how.allow_changed = options.allow_changed;
   how.drop_labels = options.drop_labels;
   how.dry_run = options.dry_run;
+  how.force_files = options.force_files;
   CKPT_TRY_ASSIGN(std::unique_ptr<restore::Rebuild> rebuild, restore::Rebuild::prepare(*image, how, progress));
   CKPT_TRY_ASSIGN(DeviceRestore devices, DeviceRestore::prepare(image->manifest().tree, options.gpu));
   RestoreReport report = describe(*image, rebuild->totals());

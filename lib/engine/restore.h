@@ -41,6 +41,8 @@ struct RestoreOptions {
   std::vector<restore::MappedAddress> addresses;  ///< that are others than they were
   Together* together = nullptr;                   ///< many ckpts restore one job; null: this one is alone
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were
+  bool force_files = false;         ///< content that the image has of files is put back over newer ones, too
+  std::filesystem::path files_root; ///< it is put there instead, below this absolute folder; empty: where it was
   std::filesystem::path
       lazy_log;  ///< what the lazy-pages daemon has to say; empty: stderr while ckpt is there, else the system log
   bool drop_labels = false;  ///< processes may get ckpt's own security label where theirs was another one

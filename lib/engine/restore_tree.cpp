@@ -25,6 +25,7 @@
 #include "lib/state/descriptors/inherited.h"
 #include "lib/state/descriptors/restore.h"
 #include "lib/state/external/restore.h"
+#include "lib/state/files/put_back.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/host_check.h"
@@ -73,7 +74,8 @@ class WholeTree final : public Rebuild {
     if (options_.dry_run) check_places(image_, reasons);
     if (options_.dry_run) check_ipc(image_.ipc, reasons);
     else ipc_.make(image_.ipc, reasons);
-    files_ = open_files(image_, {options_.allow_changed, options_.dry_run}, *inherited_, reasons, progress_);
+    const FileOptions how{options_.allow_changed, options_.dry_run, options_.force_files};
+    files_ = open_files(image_, how, *inherited_, reasons, progress_);
     files_.shared_memory = make_shared_memory(image_, *inherited_, reasons);
     descriptors_ = make_descriptors(reader_, files_, {options_.external, options_.dry_run}, *inherited_, reasons);
     CKPT_TRY(reasons.verdict(reader_.path().string()));
@@ -161,6 +163,9 @@ class WholeTree final : public Rebuild {
 
   Result<void> settle() override {
     if (std::exchange(settled_, true)) return {};
+    // Last of all that may fail often: until here files are as they were.
+    CKPT_TRY(put_back(reader_, files_.contents, progress_, Cancel()));
+    files_.contents.clear();
     CKPT_TRY(ipc_.keep());
     CKPT_TRY(state::write_late_ipc_limit());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));

@@ -26,6 +26,7 @@ struct Options {
   bool lazy = false;  ///< memory comes in once the processes run, by a process that outlives ckpt (see daemon.h)
   bool drop_labels = false;                ///< security labels may be others than they were
   std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
+  bool force_files = false;   ///< the image's content of a file is put back over a newer one, too
   bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either
   const CommonMemory* common = nullptr;  ///< what this restore shares with others (lib/memory/common.h); null: none
   std::filesystem::path lazy_log;  ///< what that one has to say; empty: see log.h

@@ -27,7 +27,8 @@ void for_each_space(Tree& tree, Visit visit) {
     visit(Key{Of::kSharedMemory, static_cast<uint64_t>(memory.kind), memory.inode}, memory.space);
   std::set<std::pair<uint64_t, uint64_t>> seen;  // by its first name
   for (auto& file : tree.files) {
-    const bool has_bytes = file.deleted && S_ISREG(file.mode) && file.other_name.empty();
+    // A preliminary number: its content was asked for (state/files/contents.h).
+    const bool has_bytes = file.space >= 0 || (file.deleted && S_ISREG(file.mode) && file.other_name.empty());
     if (has_bytes && seen.emplace(file.device, file.inode).second)
       visit(Key{Of::kFile, file.device, file.inode}, file.space);
   }

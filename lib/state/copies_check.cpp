@@ -13,6 +13,8 @@
 
 #include "lib/proc/socket_name.h"
 #include "lib/state/descriptors/subject.h"
+#include "lib/state/files/contents.h"
+#include "lib/state/files/file_state.h"
 #include "lib/state/files/restore.h"
 
 namespace ckpt::restore {
@@ -136,6 +138,10 @@ void check_signal(const store::ProcessImage& root, int signal, Reasons& reasons)
 
 void check_copies(const store::TreeImage& tree, const CopiesOptions& options, Reasons& reasons,
                   ProgressSink& progress) {
+  for (const store::FileIdentity& file : tree.files) {
+    if (state::has_content(file))
+      reasons.add(Code::kUnsupported, path_of(file) + ": the image has its content, which each copy would put back");
+  }
   if (!tree.namespaces.own.empty())
     reasons.add(Code::kUnsupported, "it is of processes in namespaces of their own, which are restored once");
   for (int number : options.outputs) {

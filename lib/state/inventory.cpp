@@ -428,6 +428,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   CKPT_TRY(inventory_aio(walk));
   CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));
+  CKPT_TRY(take_contents(out, files, options.contents, options.ghost_limit));
   shared_memory.find_sources();
   block_unrestorable_memory(walk);
   inventory_outside(walk);

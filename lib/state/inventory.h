@@ -13,6 +13,7 @@
 #include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
 #include "lib/state/external/options.h"
+#include "lib/state/files/contents.h"
 #include "lib/state/mounts/options.h"
 #include "lib/store/process_image.h"
 
@@ -47,6 +48,7 @@ struct SocketOptions {
 struct InventoryOptions {
   state::ExternalOptions external;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
+  state::FileContents contents;
   SocketOptions sockets;
   state::ExternalMounts external_mounts;
   bool empty_network = false;  ///< whoever restores it sees to what is in a network namespace
@@ -91,7 +93,7 @@ struct Inventory {
   /// By device: of a frozen tree the bytes of files in memory, parallel to those of MountedFilesystem::files that
   /// have_bytes.
   std::map<uint64_t, std::vector<ContentSource>> memory_files;
-  std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
+  std::vector<ContentSource> ghosts;  ///< parallel to image.files; of regular files that are deleted, or have_content
   std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too
   std::vector<std::pair<int, int>>
       compared;  ///< pid and descriptor of open files with one name, group by group, in kcmp's order

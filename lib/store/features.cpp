@@ -26,6 +26,13 @@ bool has_names_of_deleted_file(const Manifest& manifest) {
   });
 }
 
+/// Content of files that have a name: a reader that does not know of it would leave them as they are.
+bool has_file_contents(const Manifest& manifest) {
+  const auto& files = manifest.tree.files;
+  return std::any_of(files.begin(), files.end(),
+                     [](const FileIdentity& f) { return f.space >= 0 && !(f.deleted && f.other_name.empty()); });
+}
+
 bool has_told_eventfds(const Manifest& manifest) {
   const auto& rings = manifest.tree.io_urings;
   return std::any_of(rings.begin(), rings.end(), [](const IoUring& ring) { return ring.eventfd >= 0; });
@@ -70,6 +77,7 @@ constexpr Feature kFeatures[] = {
     {"future-locks",
      [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.future_locks != 0; }); }},
     {"names-of-deleted-file", has_names_of_deleted_file},
+    {"file-contents", has_file_contents},
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
     {"leases", has_leases},
     {"aio", [](const Manifest& m) { return !m.tree.aio_contexts.empty(); }},

@@ -15,6 +15,7 @@
 #include "lib/base/io.h"
 #include "lib/state/files/file_state.h"
 #include "lib/state/files/ghosts.h"
+#include "lib/state/files/put_back.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/files/without_links.h"
 #include "lib/state/namespaces/further.h"
@@ -176,6 +177,18 @@ class Opener {
     if (entries[0]->space >= 0) out_.ghosts.emplace(names[0], std::move(ghost->file));
   }
 
+  /// Where its content goes: with the rights of those that have it open, or else of the first process.
+  void open_for_content(const ContentNames& names, const std::vector<std::vector<Wanted>>& wanted, bool written) {
+    std::vector<Wanted> all;
+    for (int name : names) {
+      for (const Wanted& one : wanted[static_cast<size_t>(name)]) all.push_back(one);
+    }
+    const Rights rights = all.empty() ? rights_of(tree_.root().threads[0]) : least_rights(all);
+    auto fd = open_content(tree_, names, written, rights, progress_);
+    if (fd) out_.contents.emplace(names[0], std::move(*fd));
+    else reasons_.add(fd.error());
+  }
+
   /// Other files than the processes had: each process that gets one must be able to open it itself.
   void open_others() {
     std::map<Rights, std::vector<size_t>> by_rights;
@@ -305,6 +318,12 @@ bool maps_for_writing(const store::MemoryMap& map) {
 
 namespace {
 
+std::set<int> files_of(const std::vector<ContentNames>& contents) {
+  std::set<int> out;
+  for (const ContentNames& names : contents) out.insert(names.begin(), names.end());
+  return out;
+}
+
 /// A file that was deleted is made again where it was, with the folders that it needs, unless nothing can be made
 /// there.
 void check_place(const FileIdentity& file, Reasons& reasons) {
@@ -333,10 +352,11 @@ void check_places(const store::TreeImage& tree, Reasons& reasons) {
 
 void check_files(const store::TreeImage& tree, Reasons& reasons, ProgressSink& progress) {
   const std::vector<FileUse> uses = uses_of_files(tree);
+  const std::set<int> contents = files_of(content_names(tree));
   const FileOptions options;
   FileComparison comparison(options, reasons, progress);
   for (size_t i = 0; i < uses.size(); ++i) {
-    if (!uses[i].needed || is_ghost(tree.files[i])) continue;
+    if (!uses[i].needed || is_ghost(tree.files[i]) || contents.count(static_cast<int>(i)) != 0) continue;
     const state::InMounts there(tree.files[i].mounts);
     auto now = look_at(tree.files[i]);
     if (now) comparison.compare(tree.files[i], uses[i], *now);
@@ -353,12 +373,23 @@ OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options,
   Opener opener(tree, options.dry_run, inherited, out, reasons, progress);
   // Two looks: where one file cannot be had none is opened, which would only say the same again. What is opened is what
   // the second look saw.
+  const std::vector<ContentNames> contents = content_names(tree);
+  const std::set<int> with_content = files_of(contents);
   for (bool opening : {false, true}) {
     const size_t reasons_before = reasons.size();
     FileComparison comparison(options, reasons, opening ? null_progress() : progress);
     std::map<std::pair<uint64_t, uint64_t>, std::vector<int>> ghosts;  // names, by device and inode
+    for (const ContentNames& names : contents) {
+      const bool written =
+          std::any_of(names.begin(), names.end(), [&](int i) { return uses[static_cast<size_t>(i)].written; });
+      if (!opening) check_content(tree, names, options.force, reasons);
+      else if (!options.dry_run) opener.open_for_content(names, wanted, written);
+    }
+    if (opening && reasons.size() != reasons_before) return out;
     for (size_t i = 0; i < uses.size(); ++i) {
       const FileIdentity& file = tree.files[i];
+      const bool has_content = with_content.count(static_cast<int>(i)) != 0;
+      if (has_content && (!opening || options.dry_run)) continue;
       if (is_ghost(file) && uses[i].needed) ghosts[{file.device, file.inode}].push_back(static_cast<int>(i));
       if (!uses[i].needed || is_ghost(file)) continue;
       const state::InMounts there(file.mounts);
@@ -367,7 +398,7 @@ OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options,
         reasons.add(now.error());
         continue;
       }
-      comparison.compare(file, uses[i], *now);
+      if (!has_content) comparison.compare(file, uses[i], *now);
       if (opening && reasons.size() == reasons_before) opener.open_named(file, wanted[i], *now);
     }
     if (reasons.size() != reasons_before) return out;
@@ -388,8 +419,7 @@ Result<void> fill_ghosts(const store::ImageReader& image, const OpenedFiles& fil
     const FileIdentity& file = image.manifest().tree.files[static_cast<size_t>(index)];
     if (file.space < 0) continue;
     CKPT_TRY(fill_file(image, file.space, file.size, fd.get(), progress, cancel));
-    timespec times[2] = {{0, UTIME_OMIT}, {file.mtime_ns / 1'000'000'000, file.mtime_ns % 1'000'000'000}};
-    if (::futimens(fd.get(), times) != 0) return sys_error(file.path, "cannot be given its time of change");
+    CKPT_TRY(set_time_of_change(fd.get(), file));
   }
   return {};
 }

@@ -20,6 +20,7 @@ struct OpenedFiles {
   std::map<int, int> executables, folders;     ///< by index of the file
   std::map<int, int> fifos;                    ///< both ends of a named pipe, by index into TreeImage::pipes
   std::map<int, UniqueFd> ghosts;              ///< deleted files, made again, by index: for reading and writing
+  std::map<int, UniqueFd> contents;            ///< those whose content the image has, by index of the first name
   std::vector<SharedMemoryFds> shared_memory;  ///< parallel to TreeImage::shared_memory
   std::vector<int> io_urings;                  ///< parallel to TreeImage::io_urings
   int empty = -1;                              ///< reads as nothing, where there are AIO contexts
@@ -35,6 +36,8 @@ struct FileOptions {
   std::vector<std::string> allow_changed;
   /// Nothing is made in a file system: what was deleted is left out.
   bool dry_run = false;
+  /// The content that the image has of a file is put back over a newer one, too.
+  bool force = false;
 };
 
 /// Opens what the processes had open, mapped, executed or as a folder, without following a symbolic link.
@@ -44,7 +47,7 @@ struct FileOptions {
 /// kNotFound, changed kMismatch, tolerated is noted. Whose rights count: what is the same file, with the owner and mode
 /// that it had, is given back as the processes had it, whatever rights they had given up since; another file must be
 /// one that every process that gets it may open itself. Deleted ones are made again (see ghosts.h); their content is
-/// `fill_ghosts`'.
+/// `fill_ghosts`'. Of those whose content the image has nothing is compared: see put_back.h.
 OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options, Inherited& inherited, Reasons& reasons,
                        ProgressSink& progress);
 

@@ -1,0 +1,385 @@
+#include "lib/state/files/tracker.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/cn_proc.h>
+#include <linux/connector.h>
+#include <linux/netlink.h>
+#include <poll.h>
+#include <sys/fanotify.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+#include "lib/base/run_folder.h"
+#include "lib/base/threads.h"
+#include "lib/base/unique_fd.h"
+#include "lib/proc/procfs.h"
+
+namespace ckpt::state {
+
+namespace {
+
+constexpr const char* kNothing = "ok", *kMissed = "missed";
+
+/// No other process will ever have it, whatever has become of this one.
+Result<std::string> name_of_socket(int pid) {
+  CKPT_TRY_ASSIGN(const proc::Stat stat, proc::read_stat(pid));
+  return fmt::format("track-{}-{}", pid, stat.start_time);
+}
+
+/// An address that leads through the descriptor of the folder: it is as long as it is anywhere.
+sockaddr_un address_of(int folder, const std::string& name) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  const std::string path = fmt::format("/proc/self/fd/{}/{}", folder, name);
+  path.copy(out.sun_path, sizeof out.sun_path - 1);
+  return out;
+}
+
+/// Who has been forked by whom.
+Result<UniqueFd> open_forks() {
+  UniqueFd out(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_CONNECTOR));
+  if (!out) return sys_error("the process connector", "cannot be had");
+  constexpr int kRoom = 16 << 20;
+  (void)::setsockopt(out.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kRoom, sizeof kRoom);
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK, address.nl_groups = CN_IDX_PROC;
+  if (::bind(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return sys_error("the process connector", "cannot be listened to");
+  const proc_cn_mcast_op what = PROC_CN_MCAST_LISTEN;
+  nlmsghdr head{};
+  cn_msg message{};
+  message.id = {CN_IDX_PROC, CN_VAL_PROC}, message.len = sizeof what;
+  head.nlmsg_len = sizeof head + sizeof message + sizeof what, head.nlmsg_type = NLMSG_DONE;
+  std::array<char, sizeof head + sizeof message + sizeof what> ask;
+  std::memcpy(ask.data(), &head, sizeof head);
+  std::memcpy(ask.data() + sizeof head, &message, sizeof message);
+  std::memcpy(ask.data() + sizeof head + sizeof message, &what, sizeof what);
+  if (::send(out.get(), ask.data(), ask.size(), 0) < 0) return sys_error("the process connector", "cannot be asked");
+  return out;
+}
+
+/// The connector tells the numbers of the first pid namespace, and only who is root there.
+Result<void> refuse_namespaces() {
+  constexpr const char *kFirstPids = "pid:[4026531836]", *kFirstUsers = "user:[4026531837]";
+  if (proc::read_link(::getpid(), "ns/pid").value_or("") == kFirstPids &&
+      proc::read_link(::getpid(), "ns/user").value_or("") == kFirstUsers)
+    return {};
+  return fail(Code::kUnsupported, "--track-fs", "works in the first pid and user namespace alone");
+}
+
+/// Sockets of trackers that were killed, and whose processes have ended.
+void remove_old(int folder) {
+  std::error_code ec;
+  std::vector<std::string> old;
+  std::filesystem::directory_iterator it(fmt::format("/proc/self/fd/{}", folder), ec), end;
+  for (; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    int pid = 0;
+    if (std::sscanf(name.c_str(), "track-%d-", &pid) != 1 || pid <= 0) continue;
+    const auto now = name_of_socket(pid);
+    if (!now || *now != name) old.push_back(name);
+  }
+  for (const std::string& name : old) ::unlinkat(folder, name.c_str(), 0);
+}
+
+/// Where nothing is written that lasts.
+bool is_kernels_own(const std::string& type) {
+  static const std::set<std::string> kOwn = {"proc",    "sysfs",      "cgroup", "cgroup2",     "devpts",  "mqueue",
+                                             "debugfs", "securityfs", "bpf",    "binfmt_misc", "tracefs", "autofs"};
+  return kOwn.count(type) != 0;
+}
+
+class Tracker {
+ public:
+  static Result<Tracker> open(int root, std::vector<std::string>& unseen);
+  /// Until no tracked process is left.
+  void serve();
+
+ private:
+  Tracker() = default;
+  Result<void> watch_mounts(std::vector<std::string>& unseen);
+  void hear_forks();
+  void hear_writes();
+  void keep(const fanotify_event_metadata& event);
+  void answer();
+  void forget_deleted();
+  bool anybody_lives();
+
+  UniqueFd folder_, socket_, forks_, writes_, mounts_;
+  std::string name_;  ///< of the socket
+  std::set<int> members_, gone_;  ///< `gone_`: at the last look
+  std::map<std::pair<dev_t, ino_t>, UniqueFd> files_;  ///< O_PATH: they know the name, and keep no file that is deleted
+  std::set<dev_t> watched_;
+  bool missed_ = false;
+};
+
+Result<Tracker> Tracker::open(int root, std::vector<std::string>& unseen) {
+  Tracker out;
+  out.members_.insert(root);
+  CKPT_TRY(refuse_namespaces());
+  CKPT_TRY_ASSIGN(out.name_, name_of_socket(root));
+  CKPT_TRY_ASSIGN(out.folder_, open_common_run_folder());
+  remove_old(out.folder_.get());
+  CKPT_TRY_ASSIGN(out.forks_, open_forks());
+  constexpr unsigned kHow = FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS;
+  out.writes_ = UniqueFd(::fanotify_init(kHow, O_RDONLY | O_LARGEFILE | O_CLOEXEC | O_NOATIME));
+  if (!out.writes_) return sys_error("fanotify", "cannot be had");
+  out.mounts_ = UniqueFd(::open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC));
+  CKPT_TRY(out.watch_mounts(unseen));
+  out.socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(out.folder_.get(), out.name_);
+  if (!out.socket_ || ::bind(out.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(out.socket_.get(), 16) != 0)
+    return sys_error(out.name_, "cannot be listened at");
+  return out;
+}
+
+Result<void> Tracker::watch_mounts(std::vector<std::string>& unseen) {
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file("/proc/self/mountinfo", 16 << 20));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t rest = line.find(" - ");
+    std::istringstream words(line), more(rest == std::string::npos ? "" : line.substr(rest + 3));
+    std::string skip, point, type;
+    words >> skip >> skip >> skip >> skip >> point;
+    more >> type;
+    struct stat st{};
+    if (is_kernels_own(type) || ::stat(point.c_str(), &st) != 0 || !watched_.insert(st.st_dev).second) continue;
+    constexpr unsigned kAll = FAN_MARK_ADD | FAN_MARK_FILESYSTEM;
+    if (::fanotify_mark(writes_.get(), kAll, FAN_CLOSE_WRITE, AT_FDCWD, point.c_str()) != 0)
+      unseen.push_back(fmt::format("{} ({}): {}", point, type, std::strerror(errno)));
+  }
+  return {};
+}
+
+/// The kernel has told of each fork before the child could do anything.
+void Tracker::hear_forks() {
+  alignas(nlmsghdr) std::array<char, 4096> buffer;
+  for (;;) {
+    const ssize_t got = ::recv(forks_.get(), buffer.data(), buffer.size(), 0);
+    if (got < 0 && errno == ENOBUFS) missed_ = true;
+    if (got < 0 && (errno == EINTR || errno == ENOBUFS)) continue;
+    if (got <= 0) return;
+    const auto* head = reinterpret_cast<const nlmsghdr*>(buffer.data());
+    if (static_cast<size_t>(got) < NLMSG_LENGTH(sizeof(cn_msg) + sizeof(proc_event))) continue;
+    const auto* message = static_cast<const cn_msg*>(NLMSG_DATA(head));
+    proc_event event;
+    std::memcpy(&event, message->data, sizeof event);
+    if (event.what != proc_event::PROC_EVENT_FORK) continue;
+    const auto& fork = event.event_data.fork;
+    if (fork.child_pid != fork.child_tgid) continue;  // a thread
+    gone_.erase(fork.child_tgid);
+    if (members_.count(fork.parent_tgid) != 0) members_.insert(fork.child_tgid);
+    else members_.erase(fork.child_tgid);  // the number of one that has ended
+  }
+}
+
+void Tracker::keep(const fanotify_event_metadata& event) {
+  const UniqueFd fd(event.fd);
+  struct stat st{};
+  if (members_.count(event.pid) == 0 || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
+  if (st.st_nlink == 0) return;  // it is gone, or never had a name
+  UniqueFd& kept = files_[{st.st_dev, st.st_ino}];
+  if (kept) return;
+  kept.reset(::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), O_PATH | O_CLOEXEC));
+  if (!kept) missed_ = true, files_.erase({st.st_dev, st.st_ino});
+}
+
+void Tracker::hear_writes() {
+  alignas(fanotify_event_metadata) std::array<char, 8192> buffer;
+  for (;;) {
+    ssize_t got = ::read(writes_.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno != EAGAIN) missed_ = true;  // a file that cannot be opened, or no room for it
+    if (got <= 0) return;
+    hear_forks();
+    const auto* event = reinterpret_cast<const fanotify_event_metadata*>(buffer.data());
+    for (; FAN_EVENT_OK(event, got); event = FAN_EVENT_NEXT(event, got)) {
+      if ((event->mask & FAN_Q_OVERFLOW) != 0) missed_ = true;
+      if (event->fd >= 0) keep(*event);
+    }
+  }
+}
+
+/// "ok" or "missed", then "DEVICE INODE NAME" of each file, each with a zero byte.
+void Tracker::answer() {
+  UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!peer) return;
+  hear_forks();
+  hear_writes();
+  forget_deleted();
+  std::string text(missed_ ? kMissed : kNothing);
+  text += '\0';
+  for (const auto& [inode, fd] : files_) {
+    auto name = proc::read_link(::getpid(), fmt::format("fd/{}", fd.get()).c_str());
+    if (!name) continue;
+    text += fmt::format("{} {} {}", inode.first, inode.second, *name);
+    text += '\0';
+  }
+  const timeval patience{5, 0};
+  (void)::setsockopt(peer.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t sent = ::send(peer.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
+    if (sent <= 0) return;
+    at += static_cast<size_t>(sent);
+  }
+}
+
+/// Their inodes, and the room that they take, would stay otherwise.
+void Tracker::forget_deleted() {
+  std::erase_if(files_, [](const auto& file) {
+    struct stat st{};
+    return ::fstat(file.second.get(), &st) != 0 || st.st_nlink == 0;
+  });
+}
+
+/// What one that has ended wrote is told of a moment later: it is forgotten at the second look.
+bool Tracker::anybody_lives() {
+  std::erase_if(members_, [&](int pid) {
+    auto stat = proc::read_stat(pid);
+    if (stat && !stat->is_zombie()) return false;
+    return !gone_.insert(pid).second;
+  });
+  return !members_.empty();
+}
+
+void Tracker::serve() {
+  constexpr uint64_t kLookUs = 1'000'000;
+  std::vector<std::string> unseen;
+  for (uint64_t look_us = monotonic_us();;) {
+    std::array<pollfd, 4> fds = {pollfd{socket_.get(), POLLIN, 0}, pollfd{forks_.get(), POLLIN, 0},
+                                 pollfd{writes_.get(), POLLIN, 0}, pollfd{mounts_.get(), POLLPRI, 0}};
+    ::poll(fds.data(), fds.size(), kLookUs / 1000);
+    hear_forks();
+    hear_writes();
+    if ((fds[3].revents & (POLLPRI | POLLERR)) != 0) missed_ = !watch_mounts(unseen).has_value() || missed_;
+    if (fds[0].revents != 0) answer();
+    if (monotonic_us() - look_us < kLookUs) continue;
+    look_us = monotonic_us();
+    forget_deleted();
+    if (!anybody_lives()) break;
+  }
+  ::unlinkat(folder_.get(), name_.c_str(), 0);
+}
+
+[[noreturn]] void live(int root, int channel) {
+  ::prctl(PR_SET_NAME, "ckpt-track", 0, 0, 0);
+  ::setsid();
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  constexpr int kPlace = 3;
+  if (channel != kPlace) ::dup3(channel, kPlace, O_CLOEXEC);
+  io::close_descriptors(kPlace + 1);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
+  ::close(null);
+  (void)!::chdir("/");
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  std::vector<std::string> unseen;
+  auto tracker = Tracker::open(root, unseen);
+  // The code, or -1, and in words what is wrong, or what is not seen.
+  std::string text = tracker ? "" : tracker.error().text();
+  for (const std::string& one : unseen) text += one + "\n";
+  const int code = tracker ? -1 : static_cast<int>(tracker.error().code);
+  (void)!::write(kPlace, &code, sizeof code);
+  (void)!::write(kPlace, text.data(), text.size());
+  ::close(kPlace);
+  if (tracker) tracker->serve();
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<void> start_tracker(int root, std::vector<std::string>& unseen) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  const pid_t middle = ::fork();
+  if (middle < 0) return fork_error(errno, "", "cannot make a process");
+  if (middle == 0) {
+    const pid_t tracker = ::fork();
+    if (tracker != 0) ::_exit(tracker < 0 ? 1 : 0);
+    live(root, theirs.get());
+  }
+  theirs.reset();
+  while (::waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  CKPT_TRY_ASSIGN(const std::string text, io::read_all(ours.get(), 1 << 20, "ckpt-track"));
+  int code = static_cast<int>(Code::kNoRoom);
+  if (text.size() >= sizeof code) std::memcpy(&code, text.data(), sizeof code);
+  const std::string words = text.size() > sizeof code ? text.substr(sizeof code) : "";
+  if (code >= 0) return fail(static_cast<Code>(code), "ckpt-track", words.empty() ? "cannot be started" : words);
+  std::istringstream lines(words);
+  for (std::string line; std::getline(lines, line);) unseen.push_back(line);
+  return {};
+}
+
+namespace {
+
+Result<std::string> ask_tracker(int folder, int pid) {
+  CKPT_TRY_ASSIGN(const std::string name, name_of_socket(pid));
+  constexpr uint64_t kMost = 256 << 20;
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_un address = address_of(folder, name);
+  const timeval patience{10, 0};
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return errno == ENOENT
+               ? Result<std::string>(std::string())
+               : Result<std::string>(sys_error("ckpt-track", "cannot be asked which files were written"));
+  CKPT_TRY_ASSIGN(std::string text, io::read_all(socket.get(), kMost, "ckpt-track"));
+  if (text.empty()) return fail(Code::kIo, "ckpt-track", "does not say which files were written");
+  return text;
+}
+
+}  // namespace
+
+Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids) {
+  std::vector<WrittenFile> out;
+  auto folder = open_common_run_folder();
+  if (!folder) return out;  // whoever tracks has one
+  for (const int pid : pids) {
+    CKPT_TRY_ASSIGN(const std::string text, ask_tracker(folder->get(), pid));
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find('\0', at), text.size());
+      const std::string entry = text.substr(at, end - at);
+      at = end + 1;
+      if (entry == kNothing) continue;
+      if (entry == kMissed)
+        return Error(Code::kIo, "ckpt-track", "has missed something: not all files that were written are known")
+            .with_hint("--files open, or --files PATH, do not ask it");
+      std::istringstream words(entry);
+      WrittenFile file;
+      if (!(words >> file.device >> file.inode) || words.get() != ' ' || !std::getline(words, file.path, '\0'))
+        return fail(Code::kIo, "ckpt-track", "says what is not understood");
+      out.push_back(std::move(file));
+    }
+  }
+  return out;
+}
+
+}  // namespace ckpt::state

@@ -1,0 +1,406 @@
+#!/usr/bin/env python3
+"""Files that belong to the moment: dump --files, and what restore puts back, where, and over what."""
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import become_subreaper
+from migrate_peer import state_of, wait_until
+from prompt import CKPT, main, run
+
+NOBODY = 65534
+# Counts in a log that it appends to, and keeps files of every kind open.
+TARGET = """
+import os, sys, time
+log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+data = os.open("data", os.O_RDWR | os.O_CREAT, 0o600)
+os.pwrite(data, b"begin" * 1000, 0)
+os.pwrite(data, b"end", 40 << 20)
+twin = os.open("twin", os.O_RDWR | os.O_CREAT, 0o600)
+os.pwrite(twin, b"begin" * 1000, 0)
+linked = os.open("linked", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(linked, b"one file, two names")
+if not os.path.exists("other name"):
+    os.link("linked", "other name")
+other = os.open("other name", os.O_RDWR)
+moved = os.open("before", os.O_RDWR | os.O_CREAT, 0o600)
+os.rename("before", "after")
+os.write(moved, b"moved")
+gone = os.open("gone", os.O_RDWR | os.O_CREAT, 0o600)
+os.write(gone, b"deleted")
+os.unlink("gone")
+unnamed = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
+os.write(unnamed, b"unnamed")
+given = os.open("given", os.O_RDONLY)
+count = 0
+while True:
+    os.write(log, b"%d\\n" % count)
+    count += 1
+    if os.pread(gone, 99, 0) != b"deleted" or os.pread(unnamed, 99, 0) != b"unnamed":
+        os.write(log, b"bad\\n")
+    time.sleep(0.003)
+"""
+FILES = ["log", "data", "twin", "linked", "other name", "after"]
+
+
+class Target:
+    def __init__(self, folder="work", user=0):
+        os.mkdir(folder)
+        os.chown(folder, user, user)
+        self.folder = os.path.abspath(folder)
+        with open(f"{folder}/given", "w", encoding="ascii") as given:
+            given.write("read only")
+        os.chmod(f"{folder}/given", 0o644)
+        self.process = subprocess.Popen([sys.executable, "-S", "-c", TARGET], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, cwd=self.folder, start_new_session=True, user=user, group=user, extra_groups=[])
+        self.pid = self.process.pid
+        wait_until(lambda: len(self.lines()) > 20, "it counts")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def end(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        wait_until(lambda: state_of(self.pid) in (None, "Z"), "it has ended")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def lines(self, root=""):
+        with contextlib.suppress(OSError), open(root + self.path("log"), encoding="ascii") as log:
+            return log.read().splitlines()
+        return []
+
+    def counts(self, root=""):
+        """It goes on, from where the log ends, and nothing is missing or there twice."""
+        before = len(self.lines(root))
+        wait_until(lambda: len(self.lines(root)) > before + 10, "it counts again")
+        lines = self.lines(root)
+        return lines[:-1] == [str(i) for i in range(len(lines) - 1)]
+
+
+def read(path):
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def stamps(folder, names):
+    return {name: (os.stat(f"{folder}/{name}").st_ino, os.stat(f"{folder}/{name}").st_ctime_ns) for name in names}
+
+
+def as_it_was(target, root=""):
+    path = lambda name: root + target.path(name)
+    if read(path("data")) != b"begin" * 1000 + bytes((40 << 20) - 5000) + b"end":
+        yield "data has another content"
+    if os.stat(path("data")).st_blocks * 512 > 1 << 20:
+        yield "data has lost its hole"
+    if read(path("linked")) != b"one file, two names" or os.stat(path("linked")).st_ino != os.stat(path("other name")).st_ino:
+        yield "linked is not one file with two names"
+    if os.stat(path("linked")).st_mode & 0o777 != 0o644 or os.stat(path("after")).st_mode & 0o777 != 0o600:
+        yield "other modes"
+    if read(path("after")) != b"moved":
+        yield "after has another content"
+
+
+def restore(*options):
+    return run("restore", "-f", "image", "-d", "--quiet", *options)
+
+
+def puts_back():
+    """What was written since, made worse, or deleted is as it was; never over what is newer, unless told to."""
+    with Target() as target:
+        done = run("dump", "-p", str(target.pid), "-f", "image", "-R", "--files", "written", "--json")
+        if done.returncode != 0:
+            yield f"dump: exit {done.returncode}: {done.stderr}"
+            return
+        if '"other_space":0' in done.stdout.replace(" ", ""):
+            yield f"equal content of two files is there twice: {done.stdout}"
+        at = len(target.lines())
+        wait_until(lambda: len(target.lines()) > at + 10, "it goes on")
+        target.end()
+        with open(target.path("data"), "wb") as data:
+            data.write(b"something else" * 100000)
+        for name in ("linked", "other name", "after"):
+            os.unlink(target.path(name))
+        longer = target.lines()
+        for options in ([], ["--dry-run"]):
+            refused = restore(*options)
+            if refused.returncode != 1 or "log: is newer" not in refused.stderr or "--force" not in refused.stderr:
+                yield f"{options}: exit {refused.returncode}: {refused.stderr}"
+        if target.lines() != longer or not read(target.path("data")).startswith(b"something") or os.path.exists(target.path("linked")):
+            yield "a refused restore has changed a file"
+        dry = restore("--dry-run", "--force")
+        if dry.returncode != 0 or target.lines() != longer or os.path.exists(target.path("linked")):
+            yield f"dry run: exit {dry.returncode}: {dry.stderr}"
+        rehearsed = run("verify", "image", "--rehearse", "--quiet")
+        if rehearsed.returncode != 0 or target.lines() != longer or os.path.exists(target.path("linked")):
+            yield f"rehearse: exit {rehearsed.returncode}: {rehearsed.stderr}"
+        done = restore("--force")
+        if done.returncode != 0:
+            yield f"restore: exit {done.returncode}: {done.stderr}"
+            return
+        if not target.counts():
+            yield f"the log: {target.lines()[-30:]}"
+        yield from as_it_was(target)
+
+
+def leaves_alone():
+    """What nobody has changed is not written, and needs no --force."""
+    with Target() as target:
+        names = [name for name in FILES if name != "log"]
+        before = stamps(target.folder, names)
+        done = run("dump", "-p", str(target.pid), "-f", "image", "--files", "open", "--quiet")
+        target.process.wait()
+        log = os.stat(target.path("log"))
+        if done.returncode != 0 or stamps(target.folder, names) != before:
+            yield f"dump: exit {done.returncode}: {done.stderr}"
+        done = restore()
+        if done.returncode != 0:
+            yield f"restore: exit {done.returncode}: {done.stderr}"
+            return
+        after = stamps(target.folder, [*names, "given"])
+        if {name: after[name] for name in names} != before or os.stat(target.path("log")).st_ino != log.st_ino:
+            yield f"written all the same: {before} {after}"
+        if not target.counts():
+            yield f"the log: {target.lines()[-30:]}"
+
+
+def elsewhere():
+    """--files-root: below another folder, and what is there stays."""
+    with Target() as target:
+        extra = os.path.abspath("extra file")
+        with open(extra, "wb") as stream:
+            stream.write(b"nobody has it open" * 10000)
+        words = ["--files", "written", "--files", extra, "--files", target.path("giv*")]
+        done = run("dump", "-p", str(target.pid), "-f", "image", *words, "--quiet")
+        target.process.wait()
+        if done.returncode != 0:
+            yield f"dump: exit {done.returncode}: {done.stderr}"
+            return
+        lines = target.lines()
+        with open(target.path("log"), "a", encoding="ascii") as log:
+            log.write("newer\n")
+        os.mkdir("root")
+        root = os.path.abspath("root")
+        done = restore("--files-root", "root")
+        if done.returncode != 0:
+            yield f"restore: exit {done.returncode}: {done.stderr}"
+            return
+        if not target.counts(root):
+            yield f"the log: {target.lines(root)[-30:]}"
+        if target.lines() != [*lines, "newer"]:
+            yield "the log where it was has changed"
+        yield from as_it_was(target, root)
+        if read(root + extra) != b"nobody has it open" * 10000 or read(root + target.path("given")) != b"read only":
+            yield "the content of what was named"
+        target.end()
+        again = restore("--files-root", "root")
+        if again.returncode != 1 or "is newer" not in again.stderr:
+            yield f"over its own newer log: exit {again.returncode}: {again.stderr}"
+
+
+def increments():
+    """After a pre-dump, of which one has the files and the other other ones."""
+    with Target() as target:
+        first = run("pre-dump", "-p", str(target.pid), "-f", "first", "--files", "written", "--quiet")
+        os.truncate(target.path("twin"), 0)
+        done = run("dump", "-p", str(target.pid), "-f", "image", "--prev", "first", "--files", "written", "--quiet")
+        target.process.wait()
+        if first.returncode != 0 or done.returncode != 0:
+            yield f"exit {first.returncode}, {done.returncode}: {first.stderr} {done.stderr}"
+            return
+        for name in FILES:
+            os.unlink(target.path(name))
+        done = restore()
+        if done.returncode != 0:
+            yield f"restore: exit {done.returncode}: {done.stderr}"
+            return
+        if not target.counts():
+            yield f"the log: {target.lines()[-30:]}"
+        if os.path.getsize(target.path("twin")) != 0:
+            yield "twin has the content of the pre-dump"
+        yield from as_it_was(target)
+
+
+def of_a_stranger():
+    """Root puts back what a user's process had with that user's rights, and through no link of his."""
+    os.chmod(".", 0o755)
+    with Target("home", NOBODY) as target:
+        done = run("dump", "-p", str(target.pid), "-f", "image", "--files", "written", "--quiet")
+        target.process.wait()
+        if done.returncode != 0:
+            yield f"dump: exit {done.returncode}: {done.stderr}"
+            return
+        os.mkdir("secret", 0o700)
+        os.rename("home", "real")
+        os.symlink("secret", "home")
+        for options in ([], ["--force"]):
+            refused = restore(*options)
+            if refused.returncode == 0 or "link" not in refused.stderr:
+                yield f"a link: {options}: exit {refused.returncode}: {refused.stderr}"
+        os.unlink("home")
+        os.mkdir("home", 0o755)  # root's
+        os.link("real/given", "home/given")
+        refused = restore()
+        if refused.returncode == 0 or "cannot make it" not in refused.stderr:
+            yield f"a folder of root's: exit {refused.returncode}: {refused.stderr}"
+        if os.listdir("secret") or os.listdir("home") != ["given"]:
+            yield f"made: {os.listdir('secret')}, {os.listdir('home')}"
+        with open("home/log", "wb"):
+            pass
+        os.chmod("home/log", 0o600)
+        os.utime("home/log", (0, 0))
+        refused = restore("--force")
+        if refused.returncode == 0 or read("home/log") != b"":
+            yield f"a file of root's: exit {refused.returncode}: {refused.stderr}"
+        os.unlink("home/log")
+        os.unlink("home/given")
+        os.rmdir("home")
+        os.rename("real", "home")
+        for name in FILES:
+            os.unlink(target.path(name))
+        done = restore()
+        if done.returncode != 0:
+            yield f"restore: exit {done.returncode}: {done.stderr}"
+            return
+        if not target.counts():
+            yield f"the log: {target.lines()[-30:]}"
+        if {os.stat(target.path(name)).st_uid for name in FILES} != {NOBODY}:
+            yield "files are another user's"
+        yield from as_it_was(target)
+
+
+WRITER = """
+for i in 1 2 3; do ( echo "child $i" >"child$i" ); done
+cat given >copied
+echo half >temporary; mv temporary whole
+echo gone >deleted; rm deleted
+( ( sleep 0.2; echo orphan >orphan ) & )
+sleep 0.5
+touch ready
+exec sleep 1000
+"""
+
+
+def tracked():
+    """What was written and closed since the start is known: by children that have ended, under the name that it has now, and nobody else's."""
+    os.mkdir("work")
+    with open("work/given", "w", encoding="ascii") as given:
+        given.write("read only")
+    words = [CKPT, "run", "--track-fs", "--", "sh", "-c", WRITER]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="work", start_new_session=True) as process:
+        wait_until(lambda: os.path.exists("work/ready") or process.poll() is not None, "it has written")
+        if process.poll() is not None:
+            yield f"exit {process.returncode}: {process.stderr.read().decode()}"
+            return
+        with open("work/somebody elses", "w", encoding="ascii") as other:
+            other.write("not of the tree")
+        trackers = [pid for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track"]
+        done = run("dump", "-p", str(process.pid), "-f", "image", "--files", "written", "--external-pipes", "null", "--quiet")
+        process.wait()
+        if done.returncode != 0:
+            yield f"dump: exit {done.returncode}: {done.stderr}"
+            return
+    names = ["child1", "child2", "child3", "copied", "whole", "orphan", "ready"]
+    contents = {name: read(f"work/{name}") for name in names}
+    for name in os.listdir("work"):
+        os.unlink(f"work/{name}")
+    wait_until(lambda: all(state_of(pid) in (None, "Z") for pid in trackers), "the tracker ends")
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:  # orphans, whose session is in the way
+            pass
+    restored = restore("--pidfile", "pid")
+    if restored.returncode != 0:
+        yield f"restore: exit {restored.returncode}: {restored.stderr}"
+        return
+    with open("pid", encoding="ascii") as pid:
+        number = int(pid.read())
+    os.kill(number, signal.SIGKILL)
+    os.waitpid(number, 0)
+    if {name: read(f"work/{name}") for name in os.listdir("work")} != contents:
+        yield f"put back: {os.listdir('work')}"
+
+
+def name_of(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii", errors="replace") as comm:
+        return comm.read().strip()
+    return ""
+
+
+def tracker_that_was_killed():
+    """Is told of: nothing is left out without a word."""
+    process = subprocess.Popen([CKPT, "run", "--track-fs", "--", "sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: name_of(process.pid) == "sleep", "it is started")
+        mine = [socket for socket in os.listdir("/run/ckpt") if socket.startswith(f"track-{process.pid}-")]
+        tracker = [pid for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track" and has_open(pid, mine)]
+        if len(mine) != 1 or len(tracker) != 1:
+            yield f"{mine}, {tracker}"
+            return
+        os.kill(int(tracker[0]), signal.SIGKILL)
+        wait_until(lambda: state_of(tracker[0]) in (None, "Z"), "the tracker has ended")
+        done = run("dump", "-p", str(process.pid), "-f", "image", "-R", "--files", "written")
+        if done.returncode != 8 or "ckpt-track" not in done.stderr:
+            yield f"exit {done.returncode}: {done.stderr}"
+        done = run("dump", "-p", str(process.pid), "-f", "image", "-R", "--files", "open", "--quiet")
+        if done.returncode != 0:
+            yield f"--files open: exit {done.returncode}: {done.stderr}"
+    finally:
+        process.kill()
+        process.wait()
+    subprocess.run([CKPT, "run", "--track-fs", "--", "true"], check=True)
+    if os.path.exists(f"/run/ckpt/{mine[0]}"):
+        yield "its socket is left"
+
+
+def has_open(pid, sockets):
+    if state_of(pid) in (None, "Z"):
+        return False
+    with open(f"/proc/{pid}/net/unix", encoding="ascii", errors="replace") as table:
+        inodes = {line.split()[6] for line in table if any(line.rstrip().endswith(socket) for socket in sockets)}
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").removesuffix("]") in inodes:
+                return True
+    return False
+
+
+def can_track():
+    """A kernel without the process connector, a pid namespace."""
+    os.makedirs("/run/ckpt", mode=0o700, exist_ok=True)
+    done = run("run", "--track-fs", "--", "true")
+    if done.returncode == 6:
+        print(f"not tracked here: {done.stderr.strip()}")
+    return done.returncode != 6
+
+
+def refuses():
+    with Target() as target:
+        os.symlink("data", target.path("link"))
+        cases = [(["--files", "all"], 2, "neither written, nor open"), (["--files", "/nowhere/at/all"], 2, "no absolute path of a regular file"),
+                 (["--files", target.path("link")], 2, "no absolute path of a regular file"),
+                 (["--files", target.folder], 2, "no absolute path of a regular file"),
+                 (["--files", "written", "--ghost-limit", "1"], 6, "--ghost-limit")]
+        for words, code, text in cases:
+            done = run("dump", "-p", str(target.pid), "-f", "image", *words)
+            if done.returncode != code or text not in done.stderr:
+                yield f"{words}: exit {done.returncode}: {done.stderr}"
+        if not target.counts():
+            yield "the target was harmed"
+
+
+if os.geteuid() != 0:
+    print("not root: a process cannot be dumped and restored")
+    sys.exit(77)
+become_subreaper()
+main(puts_back, leaves_alone, elsewhere, increments, of_a_stranger, refuses, *([tracked, tracker_that_was_killed] if can_track() else []))
