@@ -10,6 +10,9 @@ inline std::atomic<const Cancel*> g_program_cancel{nullptr};
 /// `cancel` outlives all work.
 inline void set_program_cancel(const Cancel& cancel) { g_program_cancel.store(&cancel, std::memory_order_relaxed); }
 
+/// Of a program that still has work to do once it was asked to stop: an agent that writes what trainers have saved.
+inline void forget_program_cancel() { g_program_cancel.store(nullptr, std::memory_order_relaxed); }
+
 /// kInterrupted once a stop was requested.
 inline Result<void> check_program_cancel() {
   const Cancel* cancel = g_program_cancel.load(std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "lib/base/core_filter.h"
 #include "lib/base/text.h"
 #include "lib/base/threads.h"
 
@@ -23,6 +24,7 @@ namespace {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  put_core_filter_back();
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   char* const arguments[] = {const_cast<char*>(script), nullptr};
   ::execve(script, arguments, environment);

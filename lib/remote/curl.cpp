@@ -1,11 +1,9 @@
 #include "lib/remote/curl.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <unistd.h>
 
+#include "lib/base/core_filter.h"
 #include "lib/base/linkage.h"
-#include "lib/base/unique_fd.h"
 
 namespace ckpt::remote {
 
@@ -17,14 +15,8 @@ bool find(void* library, const char* name, F& out) {
   return out != nullptr;
 }
 
-/// Should this process crash its core file has no secret: nothing of its memory but what it was loaded from.
-void keep_out_of_cores() {
-  if (const UniqueFd filter = UniqueFd(::open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC)))
-    (void)!::write(filter.get(), "0", 1);
-}
-
 Result<const Curl*> load() {
-  keep_out_of_cores();  // passwords and tokens come with URLs
+  keep_memory_out_of_cores();  // passwords and tokens come with URLs
   constexpr const char* kName = "libcurl.so.4";
   CKPT_TRY(check_loads_libraries(kName));
   void* library = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);

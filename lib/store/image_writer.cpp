@@ -12,6 +12,7 @@
 #include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
+#include "lib/base/text.h"
 #include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/store/append_file.h"
@@ -21,6 +22,7 @@
 #include "lib/store/features.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image.h"
+#include "lib/store/image_files.h"
 
 namespace ckpt::store {
 
@@ -375,6 +377,10 @@ Result<void> Writer::write_manifest(const Manifest& manifest) const {
   if (auto again = parse_manifest(json); !again) {
     return Error(Code::kBug, kManifestName, "the description of the process is not sound")
         .with_cause(again.error().text());
+  }
+  if (json.size() > kMaxManifest) {
+    return fail(Code::kNoRoom, "", fmt::format("the manifest would have {}, and none is read of more than {}",
+                                               human_bytes(json.size()), human_bytes(kMaxManifest)));
   }
   CKPT_TRY(io::write_file(staged_.path() / kManifestDigestName, manifest_digest_line(json)));
   return io::write_file(staged_.path() / kManifestName, json);

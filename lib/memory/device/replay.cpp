@@ -135,6 +135,9 @@ ReplayPlan plan_replay(const ReplayProblem& problem) { return Planner(problem).p
 
 namespace {
 
+/// Of all launches of a process: they are for people, and the manifest has a largest size.
+constexpr size_t kMostRanges = 200'000;
+
 std::vector<store::DeviceRange> stored(const std::vector<device::Range>& ranges) {
   std::vector<store::DeviceRange> out;
   for (const device::Range& range : ranges) out.push_back({range.start.value, range.size});
@@ -144,11 +147,14 @@ std::vector<store::DeviceRange> stored(const std::vector<device::Range>& ranges)
 }  // namespace
 
 Result<void> describe_replay(const ReplayDelta::Source& source, store::DeviceMemory& memory) {
+  size_t told = 0;
   for (const Launch& launch : source.launches) {
     if (launch.record.size() > store::kMaxLaunchRecord)
       return fail(Code::kNoRoom, "", "the record of a launch is too large for an image");
-    memory.launches.push_back({launch.sequence, {launch.record.begin(), launch.record.end()}, launch.name,
-                               stored(launch.reads), stored(launch.writes)});
+    memory.launches.push_back({launch.sequence, {launch.record.begin(), launch.record.end()}, launch.name, {}, {}});
+    told += launch.reads.size() + launch.writes.size();
+    if (told > kMostRanges) continue;
+    memory.launches.back().reads = stored(launch.reads), memory.launches.back().writes = stored(launch.writes);
   }
   for (store::DeviceAllocation& allocation : memory.allocations) {
     for (uint64_t i = 0; i < allocation.size / kDeviceChunk; ++i) {

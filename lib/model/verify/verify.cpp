@@ -74,6 +74,7 @@ class Verifier {
     collect_pieces();
     collect_tensor_hashes();
     CKPT_TRY(work(collect_units(), workers));
+    CKPT_TRY(cancel_.check());  // a pickle that was not walked to its end for that is not damaged
     if (comparison_) comparison_->finish();
     return finish();
   }

@@ -109,6 +109,10 @@ class ContentTaker {
     FileIdentity& file = out_.image.files[index];
     if (!taken_.emplace(file.device, file.inode).second) return {};
     const std::string path = restore::path_of(file);
+    if (file.mounts >= 0) {
+      out_.block(0, path, "a file of a further mount namespace: its content cannot go with the image");
+      return {};
+    }
     if (is_leased(index)) {
       out_.block(0, path, "a file with a lease: to read its content would break that, which is not supported");
       return {};
