@@ -228,6 +228,38 @@ def what_restore_would_refuse(place):
             process.kill()
 
 
+def rewrite(image, edit):
+    """The image's description as `edit` changes it."""
+    path = os.path.join(image, "manifest.json")
+    with open(path, encoding="utf-8") as stream:
+        document = json.load(stream)
+    edit(document["tree"])
+    text = json.dumps(document).encode()
+    with open(path, "wb") as stream:
+        stream.write(text)
+    with open(os.path.join(image, "manifest.sha256"), "w", encoding="ascii") as stream:
+        stream.write(f"{hashlib.sha256(text).hexdigest()}  manifest.json\n")
+
+
+def other_label(place):
+    """What would get another security label is made only where that is wanted; what a kernel lacks is said."""
+    target, image = saved(place, "mem_anonymous")
+    target.check()
+    target.forget_answers()
+
+    def confine(tree):
+        tree["processes"][0]["threads"][0]["labels"] = [{"name": "current", "value": "system_u:system_r:httpd_t:s0"}]
+        tree["processes"][0]["threads"][0]["util_min"] = 100
+
+    rewrite(image, confine)
+    ckpt("restore", "-f", image, "-d").expect(5, "httpd_t", "runcon", "--drop-labels")
+    nothing_made(target)
+    has_clamps = os.path.exists("/proc/sys/kernel/sched_util_clamp_min")
+    ckpt("restore", "-f", image, "-d", "--drop-labels").expect(0, *([] if has_clamps else ["clamp how much"]))
+    target.adopt()
+    target.check()
+
+
 def rehearsal_names_differences(place):
     """What would come back otherwise than the image says, or not at all, is named; nothing outside changes by it."""
     target, image = saved(place, "deleted_file")
@@ -239,13 +271,9 @@ def rehearsal_names_differences(place):
     listing = [(folder, sorted(names)) for folder, _, names in os.walk(place.path)]
 
     def rehearse(edit, code, *words):
-        document = json.loads(manifest)
-        edit(document["tree"])
-        text = json.dumps(document).encode()
-        with open(path, "wb") as stream:
-            stream.write(text)
-        with open(os.path.join(image, "manifest.sha256"), "w", encoding="ascii") as stream:
-            stream.write(f"{hashlib.sha256(text).hexdigest()}  manifest.json\n")
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(manifest)
+        rewrite(image, edit)
         result = ckpt("verify", "--rehearse", image)
         if result.code != code or not all(word in result.out + result.err for word in words):
             raise Failure(f"expected {code} and {words}, got exit {result.code}\n{result.out}{result.err}")
@@ -320,4 +348,4 @@ def parent_missing(place):
 if __name__ == "__main__":
     sys.exit(run_tests(no_such_process, init_and_kernel_threads, command_line, folders, permissions, pid_taken,
                        mapped_file_missing, mapped_file_changed, read_file_changed, image_damaged, parent_missing,
-                       what_restore_would_refuse, rehearsal_names_differences, replaced_image_stays))
+                       what_restore_would_refuse, other_label, rehearsal_names_differences, replaced_image_stays))
