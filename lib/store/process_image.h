@@ -87,7 +87,7 @@ struct ProcessImage {
   bool memory_merge = false;        ///< PR_SET_MEMORY_MERGE: what it maps is looked through for equal pages
   bool amx_tiles = false;           ///< has leave to use AMX tiles (ARCH_REQ_XCOMP_PERM), whether it does now or not
   bool restores_timer_ids = false;  ///< PR_TIMER_CREATE_RESTORE_IDS: it chooses the numbers of its POSIX timers
-  int futex_slots = -1;             ///< PR_FUTEX_HASH_GET_SLOTS; 0: it has no table of its own; -1: not known
+  int futex_slots = -1;             ///< PR_FUTEX_HASH_SET_SLOTS; 0: no table of its own; -1: the kernel's choice
   int autogroup_nice = 0;           ///< of its session, /proc/PID/autogroup
   int gpu_thread = 0;  ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
   int oom_score_adj = 0;
