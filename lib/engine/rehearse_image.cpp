@@ -208,6 +208,10 @@ void Adjustment::adjust_socket(size_t index) {
     leave_out(fmt::format("the file of a unix socket, {}", socket.file.path));
     socket.file = {};
   }
+  if (socket.state == store::SocketState::kConnecting) {
+    leave_out(fmt::format("TCP socket {}: the connection that it is making", socket.inode));
+    strange_sockets.insert(index);
+  }
   constexpr int kEstablished = 1;
   if (socket.tcp.state > kEstablished) {
     leave_out(fmt::format("TCP socket {}: the state of a connection that ends", socket.inode));

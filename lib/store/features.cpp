@@ -70,6 +70,16 @@ bool any_process(const Manifest& manifest, Test test) {
   return std::any_of(manifest.tree.processes.begin(), manifest.tree.processes.end(), test);
 }
 
+template <class Test>
+bool any_socket(const Manifest& manifest, Test test) {
+  return std::any_of(manifest.tree.sockets.begin(), manifest.tree.sockets.end(), test);
+}
+
+/// A connection that has ended, with bytes that were not read.
+bool has_unread_end(const Socket& socket) {
+  return socket.state == SocketState::kClosed && socket.tcp.receive_size != 0;
+}
+
 /// Never renamed: they stand in images.
 constexpr Feature kFeatures[] = {
     {"membarrier",
@@ -90,6 +100,11 @@ constexpr Feature kFeatures[] = {
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},
     {"user-namespace", [](const Manifest& m) { return m.tree.namespaces.has("user"); }},
     {"security-labels", has_labels},
+    {"tcp-unread", [](const Manifest& m) { return any_socket(m, has_unread_end); }},
+    {"tcp-connecting",
+     [](const Manifest& m) {
+       return any_socket(m, [](const Socket& s) { return s.state == SocketState::kConnecting; });
+     }},
     {"further-namespaces", [](const Manifest& m) { return !m.tree.namespaces.further.empty(); }},
     {"network",
      [](const Manifest& m) {

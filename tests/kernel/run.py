@@ -13,8 +13,10 @@ import ctypes
 import glob
 import os
 import pty
+import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -630,6 +632,62 @@ def special_roots_keyring(place):
     done.expect(0)
     target.adopt()
     target.check(0)
+
+
+CONNECTING = """
+import select, socket, sys
+connection, to = socket.socket(), ("127.0.0.1", int(sys.argv[1]))
+if sys.argv[2] == "polls":
+    connection.setblocking(False)
+    connection.connect_ex(to)
+    select.select([], [connection], [])
+    connection.setblocking(True)
+else:
+    connection.connect(to)
+connection.sendall(b"%d" % connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+"""
+
+
+def special_tcp_connecting(place):
+    """A connection that nobody has answered yet is asked for again, from the same port, whoever waits for it and how."""
+    def asking(port):
+        """Ports that have sent a SYN to this one."""
+        lines = [line.split() for line in read_text("/proc/net/tcp").splitlines()[1:]]
+        return [int(line[1].split(":")[1], 16) for line in lines if line[2] == f"0100007F:{port:04X}" and line[3] == "02"]
+
+    for how in ("waits", "polls"):
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as filling:
+            port = listener.getsockname()[1]
+            while not asking(port):
+                one = filling.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.1", port))
+                select.select([], [one], [], 0.2)
+            filling.close()  # who has asked in vain is gone; the others wait in the queue
+            target = subprocess.Popen([sys.executable, "-c", CONNECTING, str(port), how], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL, start_new_session=True)
+            try:
+                wait_until(lambda: asking(port), "it asks for a connection")
+                own, folder = asking(port), place.folder(how)
+                ckpt("check", "-p", target.pid).expect(0)
+                ckpt("dump", "-p", target.pid, "-f", f"{folder}/running", "-R").expect(0)
+                ckpt("dump", "-p", target.pid, "-f", f"{folder}/image").expect(0, "ended")
+                target.wait()
+                ckpt_restore("-f", f"{folder}/image", "-d").expect(0)
+                if asking(port) != own:
+                    raise Failure(f"{how}: asked from {own}, and now from {asking(port)}")
+                listener.settimeout(20)
+                said = b""
+                while not said:
+                    with listener.accept()[0] as connection:
+                        said = connection.recv(10)
+                if said != b"0":
+                    raise Failure(f"{how}: the connection has the error {said}")
+                wait_until(lambda: not exists_unreaped(target.pid), "it ends")
+            finally:
+                if exists_unreaped(target.pid):
+                    os.kill(target.pid, signal.SIGKILL)
+                target.wait()
 
 
 def special_epoll_unready(place):

@@ -310,20 +310,13 @@ class SocketReader {
       if (!options.tcp_close) return block_tcp(what);
       all_.note(index_, what + ": they are lost");
     }
-    int unread = 0;
-    if (socket_.state == SocketState::kClosed && ::ioctl(fd_, FIONREAD, &unread) == 0 && unread > 0) {
-      std::string what =
-          fmt::format("a TCP connection that has ended, with {} bytes that have not been read yet", unread);
-      if (!options.tcp_close) return block_tcp(what);
-      all_.note(index_, what + ": they are lost");
-    }
     if (socket_.state == SocketState::kConnected && options.tcp_established && (poll_socket(fd_) & POLLERR) != 0)
       all_.note(index_, "its queue of errors, or notes about what it sent (MSG_ERRQUEUE), is not carried over");
     if (socket_.state == SocketState::kClosed && (poll_socket(fd_) & POLLERR) != 0)
       all_.note(index_, "an error of its ended connection that has not been reported yet is not carried over");
     if (socket_.state == SocketState::kClosed && !all_.has_right(kNetAdmin))
       all_.note(index_, "the addresses of its ended connection are lost in a restore without CAP_NET_ADMIN, as here");
-    if (socket_.state == SocketState::kClosed) socket_.peer_name = socket_former_peer(fd_, socket_.family);
+    if (socket_.state == SocketState::kClosed) return take_ended();
     if (socket_.state != SocketState::kConnected) return {};
     if (options.tcp_close) {
       socket_.state = SocketState::kClosed, socket_.tcp = {}, socket_.peer_name.clear();
@@ -331,8 +324,9 @@ class SocketReader {
     }
     std::string what = fmt::format("a TCP connection, {} to {}", name_text(socket_.name), name_text(socket_.peer_name));
     constexpr int kSynSent = 2, kSynReceived = 3;
-    if (socket_.tcp.state == kSynSent || socket_.tcp.state == kSynReceived)
-      return block_tcp("a TCP connection that is being made, which is not supported");
+    if (socket_.tcp.state == kSynSent) return take_connecting();
+    if (socket_.tcp.state == kSynReceived)
+      return block_tcp("a TCP connection that is being made from both ends, which is not supported");
     if (!options.tcp_established) return all_.block(index_, what, "--tcp-established"), Result<void>();
     if (!all_.has_right(kNetAdmin))
       return all_.block(index_, what + ": it takes CAP_NET_ADMIN over its network namespace", "--tcp-close"),
@@ -342,6 +336,37 @@ class SocketReader {
       CKPT_TRY(take_tcp_queues(*guard, fd_, socket_, bytes_));
     }
     socket_.content_size = bytes_.size();
+    return {};
+  }
+
+  /// What it has not read yet, too.
+  Result<void> take_ended() {
+    constexpr int kNetAdmin = 12;
+    socket_.peer_name = socket_former_peer(fd_, socket_.family);
+    int unread = 0;
+    if (::ioctl(fd_, FIONREAD, &unread) != 0 || unread <= 0) return {};
+    const std::string what =
+        fmt::format("a TCP connection that has ended, with {} bytes that have not been read yet", unread);
+    if (socket_.peer_name.empty() || !all_.has_right(kNetAdmin)) {
+      if (!all_.options_.tcp_close) return block_tcp(what + ": it takes CAP_NET_ADMIN over its network namespace");
+      return all_.note(index_, what + ": they are lost"), Result<void>();
+    }
+    if (!all_.options_.contents) return {};
+    bytes_.resize(static_cast<size_t>(unread));
+    if (::recv(fd_, bytes_.data(), bytes_.size(), MSG_PEEK | MSG_DONTWAIT) != unread)
+      return block_tcp(what + ", and cannot be read at once");
+    socket_.content_size = socket_.tcp.receive_size = bytes_.size();
+    return {};
+  }
+
+  /// A request that nobody has answered is as good as lost: the restore makes another one.
+  Result<void> take_connecting() {
+    CKPT_TRY_ASSIGN(const bool has_data, has_data_in_request(fd_));
+    if (has_data)
+      return block_tcp("a TCP connection that is being made, with data in its request (MSG_FASTOPEN)");
+    socket_.peer_name = socket_former_peer(fd_, socket_.family);
+    if (socket_.peer_name.empty()) return block_tcp("a TCP connection that is being made to nobody knows whom");
+    socket_.state = SocketState::kConnecting, socket_.tcp = {};
     return {};
   }
 

@@ -59,6 +59,8 @@ Result<bool> take_memberships(int fd, store::Socket& socket);
 
 /// State, of a connection tcp.state, too. Returns how many connections a listening socket has that wait to be accepted.
 Result<uint32_t> take_tcp_state(int fd, store::Socket& socket);
+/// Of a connection that is being made: whether bytes went with its request (MSG_FASTOPEN), or wait to.
+Result<bool> has_data_in_request(int fd);
 /// The rest of a connection, and both its queues in `bytes`, receive queue first. It is in repair mode only meanwhile.
 Result<void> take_tcp_queues(OptionGuard& guard, int fd, store::Socket& socket, std::vector<std::byte>& bytes);
 

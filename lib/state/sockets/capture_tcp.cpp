@@ -117,6 +117,13 @@ Result<void> take_repair_state(int fd, TcpConnection& tcp) {
 
 }  // namespace
 
+Result<bool> has_data_in_request(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  return info.tcpi_bytes_sent != 0 || info.tcpi_notsent_bytes != 0;
+}
+
 Result<uint32_t> take_tcp_state(int fd, Socket& socket) {
   tcp_info info{};
   socklen_t size = sizeof info;

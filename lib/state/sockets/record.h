@@ -76,7 +76,8 @@ enum class SocketState {
   kPending,    ///< unix: connected to a listening socket that has not accepted it yet and names it in `pending`
   kPeerGone,   ///< unix: was connected, the other end has been closed
   kExternal,   ///< unix: connected to a socket outside the tree, by the name `peer_name`
-  kClosed,     ///< TCP: the connection has ended, or --tcp-close ends it
+  kClosed,     ///< TCP: the connection has ended, or --tcp-close ends it; what it has not read is in the content
+  kConnecting,  ///< TCP: to `peer_name`, which has not answered yet
 };
 
 struct Socket {
@@ -85,7 +86,7 @@ struct Socket {
   int family = 0, type = 0, protocol = 0;  ///< AF_*, SOCK_*, IPPROTO_*
   SocketState state = SocketState::kUnconnected;
   std::vector<uint8_t> name;       ///< sockaddr of getsockname, empty: not bound
-  std::vector<uint8_t> peer_name;  ///< sockaddr of getpeername, of kClosed of SO_PEERNAME; empty: none
+  std::vector<uint8_t> peer_name;  ///< sockaddr of getpeername, of kClosed and kConnecting of SO_PEERNAME; empty: none
   bool foreign_address = false;    ///< inet: `name` was no address of the machine
   int peer = -1;                   ///< kConnected of unix: index into sockets
   bool reset = false;              ///< the next call fails with ECONNRESET
@@ -106,8 +107,8 @@ struct Socket {
   bool operator==(const Socket&) const = default;
 };
 
-inline constexpr std::array<const char*, 7> kSocketStateNames = {"unconnected", "listening", "connected", "pending",
-                                                                 "peer-gone",   "external",  "closed"};
+inline constexpr std::array<const char*, 8> kSocketStateNames = {"unconnected", "listening", "connected", "pending",
+                                                                 "peer-gone",   "external",  "closed",    "connecting"};
 
 /// sizeof(struct sockaddr_storage); sockaddr_un of a name in a folder of its own is the longest that occurs.
 inline constexpr size_t kMaxSocketName = 128;

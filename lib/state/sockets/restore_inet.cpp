@@ -1,5 +1,6 @@
 #include "lib/state/sockets/restore_inet.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -73,6 +74,7 @@ void InetBuilder::run() {
   each(tcp_in(SocketState::kUnconnected), &InetBuilder::make_bound);
   each(tcp_in(SocketState::kClosed), &InetBuilder::make_closed);
   each(tcp_in(SocketState::kConnected), &InetBuilder::make_established);
+  each(tcp_in(SocketState::kConnecting), &InetBuilder::make_connecting);
   put_back();
 }
 
@@ -203,6 +205,7 @@ Result<void> InetBuilder::make_closed(size_t index) {
   Result<void> ended =
       socket.peer_name.empty() ? Error(Code::kUnsupported, "", "its peer is not known") : end_connection(index);
   if (!ended) {
+    if (socket.content_size != 0) return std::move(ended).error();  // what was not read would be lost
     if (!socket.peer_name.empty())
       work_.note(socket, "the addresses of the connection that it had are lost: " + ended.error().text());
     CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
@@ -213,6 +216,24 @@ Result<void> InetBuilder::make_closed(size_t index) {
       return sys_error(subject_of(socket), "cannot be shut down");
   }
   return set_options(work_.fds[index].get(), socket, true, work_.notes);
+}
+
+/// The peer never knew of the one before: another port does as well, where that one is taken.
+Result<void> InetBuilder::make_connecting(size_t index) {
+  const Socket& socket = work_.records[index];
+  CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
+  const int fd = work_.fds[index].get(), flags = ::fcntl(fd, F_GETFL);
+  CKPT_TRY(set_options(fd, socket, false, work_.notes));
+  if (auto bound = bind_as_then(index); !bound)
+    work_.note(socket, "its connection, which is being made, has another port now: " + bound.error().text());
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
+    return sys_error(subject_of(socket), "cannot set its flags");
+  const int done = ::connect(fd, raw_address(socket.peer_name), static_cast<socklen_t>(socket.peer_name.size()));
+  if (done != 0 && errno != EINPROGRESS)
+    work_.note(socket, fmt::format("the connection to {} that it was making has failed: {}",
+                                   name_text(socket.peer_name), std::strerror(errno)));
+  if (::fcntl(fd, F_SETFL, flags) != 0) return sys_error(subject_of(socket), "cannot set its flags");
+  return set_options(fd, socket, true, work_.notes);
 }
 
 }  // namespace ckpt::restore

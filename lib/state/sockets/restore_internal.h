@@ -175,6 +175,7 @@ class InetBuilder {
   bool shares_port(size_t index) const;
   Result<void> turn_on(size_t index, int level, int option);
   Result<void> turn_on_for_name(size_t index);
+  Result<void> make_connecting(size_t index);
   Result<void> bind_as_then(size_t index);
   void put_back();
 

@@ -167,12 +167,21 @@ Result<void> InetBuilder::end_connection(size_t index) {
   const Socket& socket = work_.records[index];
   int fd = work_.fds[index].get(), on = TCP_REPAIR_ON, off = TCP_REPAIR_OFF_NO_WP, error = 0;
   constexpr uint32_t kSequence = 1;
+  std::vector<std::byte> unread;
+  if (socket.content_size != 0) {
+    CKPT_TRY_ASSIGN(unread, work_.sources.read_content(socket));
+  }
+  if (unread.size() != socket.content_size)
+    return Error(Code::kCorrupt, subject_of(socket), "its content is not in the image");
+  widen_buffers(fd, unread.size());
   CKPT_TRY(set_tcp(fd, TCP_REPAIR, on, "cannot enter repair mode (TCP_REPAIR), which needs CAP_NET_ADMIN"));
   CKPT_TRY(set_sequence(fd, TCP_SEND_QUEUE, kSequence));
   CKPT_TRY(set_sequence(fd, TCP_RECV_QUEUE, kSequence));
   CKPT_TRY(turn_on_for_name(index));
   CKPT_TRY(bind_and_connect(fd, socket));
-  CKPT_TRY(inject_segment(socket.name, socket.peer_name, {kSequence, kSequence, false, true}));
+  if (!unread.empty()) CKPT_TRY(fill_queue(fd, TCP_RECV_QUEUE, unread));
+  const uint32_t next = kSequence + static_cast<uint32_t>(unread.size());
+  CKPT_TRY(inject_segment(socket.name, socket.peer_name, {next, kSequence, false, true}));
   constexpr int kClose = 7;
   if (!wait_for_state(fd, [](int state) { return state == kClose; }))
     return Error(Code::kBusy, "", "it cannot be ended again");

@@ -10,8 +10,8 @@
 namespace ckpt::state {
 
 std::string show(const store::Socket& socket) {
-  static constexpr std::array<const char*, 7> kStates = {"unconnected", "listening", "connected", "pending",
-                                                         "peer gone",   "external",  "closed"};
+  static constexpr std::array<const char*, 8> kStates = {"unconnected", "listening", "connected", "pending",
+                                                         "peer gone",   "external",  "closed",    "connecting"};
   std::string family = socket.family == AF_UNIX    ? "unix"
                        : socket.family == AF_INET  ? "ipv4"
                        : socket.family == AF_INET6 ? "ipv6"

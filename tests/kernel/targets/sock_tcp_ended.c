@@ -1,14 +1,19 @@
-// TCP sockets whose connection both ends have closed, or a reset: they read as ended, and still know both addresses.
+// TCP sockets whose connection both ends have closed, or a reset: they read as ended, after what they have not read,
+// and still know both addresses.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "target.h"
 
-enum { kEnds = 6 };
+enum { kEnds = 10, kUnread = 20000 };
 struct end {
   int fd;
   struct sockaddr_in6 own, peer;
+  size_t unread;
 };
+static char data[kUnread];
+
+static char byte_at(size_t at) { return (char)(at * 7 + at / 251); }
 
 static void take_names(int fd, struct sockaddr_in6* own, struct sockaddr_in6* peer, socklen_t length) {
   socklen_t size = length;
@@ -50,8 +55,13 @@ static void make(int family, bool reset, struct end* client, struct end* server)
     client->fd = -1;
     return;
   }
+  for (size_t sent = 0; sent < server->unread;) {
+    const ssize_t part = send(client->fd, data + sent, server->unread - sent, 0);
+    CHECK(part > 0);
+    sent += (size_t)part;
+  }
   CHECK_EQUAL(shutdown(client->fd, SHUT_WR), 0);
-  CHECK_EQUAL(recv(server->fd, &byte, 1, 0), 0);
+  if (server->unread == 0) CHECK_EQUAL(recv(server->fd, &byte, 1, 0), 0);
   CHECK_EQUAL(shutdown(server->fd, SHUT_WR), 0);
   CHECK_EQUAL(recv(client->fd, &byte, 1, 0), 0);
   // The last acknowledgement may be on its way.
@@ -61,21 +71,29 @@ static void make(int family, bool reset, struct end* client, struct end* server)
 
 int main(int argc, char** argv) {
   target_init(argc, argv);
-  struct end ends[kEnds];
+  static struct end ends[kEnds];
+  for (size_t i = 0; i < kUnread; ++i) data[i] = byte_at(i);
+  ends[7].unread = 6, ends[9].unread = kUnread;
   make(AF_INET, false, &ends[0], &ends[1]);
   make(AF_INET6, false, &ends[2], &ends[3]);
   make(AF_INET, true, &ends[4], &ends[5]);
+  make(AF_INET, false, &ends[6], &ends[7]);
+  make(AF_INET6, false, &ends[8], &ends[9]);
   target_ready();
   target_wait(NULL);
   for (int i = 0; i < kEnds; ++i) {
     char byte;
     struct sockaddr_in6 own, peer;
     if (ends[i].fd < 0) continue;
+    for (size_t got = 0; got < ends[i].unread; ++got) {
+      CHECK_EQUAL(recv(ends[i].fd, &byte, 1, MSG_DONTWAIT), 1);
+      CHECK_EQUAL(byte, byte_at(got));
+    }
     CHECK_EQUAL(recv(ends[i].fd, &byte, 1, MSG_DONTWAIT), 0);
     CHECK_EQUAL(send(ends[i].fd, "x", 1, MSG_NOSIGNAL), -1);
     CHECK_EQUAL(errno, EPIPE);
     CHECK_EQUAL(errno_of_getpeername(ends[i].fd), ENOTCONN);
-    take_names(ends[i].fd, &own, &peer, i == 2 || i == 3 ? sizeof own : sizeof(struct sockaddr_in));
+    take_names(ends[i].fd, &own, &peer, i == 2 || i == 3 || i == 8 || i == 9 ? sizeof own : sizeof(struct sockaddr_in));
     if (memcmp(&own, &ends[i].own, sizeof own) != 0) target_fail("end %d has another address", i);
     if (memcmp(&peer, &ends[i].peer, sizeof peer) != 0) target_fail("end %d has another peer", i);
   }
