@@ -142,7 +142,7 @@ void check_copies(const store::TreeImage& tree, const CopiesOptions& options, Re
     if (state::has_content(file))
       reasons.add(Code::kUnsupported, path_of(file) + ": the image has its content, which each copy would put back");
   }
-  if (!tree.namespaces.own.empty())
+  if (!tree.namespaces.own.empty() || !tree.namespaces.further.empty())
     reasons.add(Code::kUnsupported, "it is of processes in namespaces of their own, which are restored once");
   for (int number : options.outputs) {
     const bool is_there = std::any_of(tree.descriptors.begin(), tree.descriptors.end(),

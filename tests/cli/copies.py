@@ -256,15 +256,21 @@ def refused():
 
 
 def refused_state():
-    """What there can be once: a port, a lock, a file that is written, a name of a socket, semaphores."""
+    """What there can be once: a port, a lock, a file that is written, a name of a socket, a named pipe, queues, semaphores."""
     program = """
-import fcntl, os, socket, sys, time
+import ctypes, fcntl, os, socket, sys, time
+libc = ctypes.CDLL(None)
+os.mkfifo("pipe"); f = os.open("pipe", os.O_RDWR)
+name = b"/ckpt-copies-%d" % os.getpid()
+g = libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None)
+h = libc.semget(0, 1, 0o1600); libc.semctl(h, 0, 16, 1)
 a = socket.socket(); a.bind(("127.0.0.1", 0)); a.listen()
 b = socket.socket(socket.AF_UNIX); b.bind("name")
 c = open("written", "w"); d = open("locked", "r"); fcntl.flock(d, fcntl.LOCK_EX)
 e = open("appended", "a")
 open("ready", "w").close()
-while True: time.sleep(0.05)
+while os.path.exists("ready"): time.sleep(0.05)
+libc.mq_unlink(name); libc.semctl(h, 0, 0)
 """
     open("locked", "w", encoding="ascii").close()
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -273,11 +279,13 @@ while True: time.sleep(0.05)
             wait_until(lambda: os.path.exists("ready"), "the target is ready")
             dumped = run("dump", "-p", str(target.pid), "-f", os.path.abspath("image"), "-R")
             done = restore("-d", "--copies", "2")
-            for text in ("listens on 127.0.0.1:", "is bound to ", "/written, open for writing", "write lock of ", "/appended: all copies append"):
+            for text in ("/pipe", "is a message queue", "System V shared memory, semaphores", "listens on 127.0.0.1:", "is bound to ", "/written, open for writing", "write lock of ", "/appended: all copies append"):
                 if text not in done.stderr:
                     yield f"{text!r} is not in: {dumped.stderr} {done.stderr}"
             if done.returncode != 6:
                 yield f"exit {done.returncode}"
+            os.unlink("ready")
+            target.wait(20)
         finally:
             target.kill()
 

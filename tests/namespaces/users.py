@@ -323,6 +323,7 @@ def killed(place):
         image, pidfile = os.path.join(place.path, "killed-image"), os.path.join(place.path, "pid")
         ckpt("dump", "-p", pid, "-f", image).expect(0)
         wait_until(lambda: not exists_unreaped(pid), "it has ended")
+        before = user_namespaces()
         begin = time.monotonic()
         pid = restored(place, image)
         took = time.monotonic() - begin
@@ -338,11 +339,35 @@ def killed(place):
                 end_all(int(read_text(pidfile)))
             else:
                 open(pidfile, "w", encoding="ascii").close()
+
+            def gone():
+                reap_ended()
+                return not user_namespaces() - before
+            wait_until(gone, "no user namespace has stayed")
     finally:
         popen.kill()
         popen.wait()
         holder.end()
         end_all(pid)
+
+
+def user_namespaces():
+    """Those that a process of ckpt's is in, or has open, or one that it makes here; other tests make some, too."""
+    out = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if not read_text(f"/proc/{pid}/comm").startswith(("sleep", "ckpt")):
+                continue
+            links = [f"/proc/{pid}/ns/user", *(f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))]
+            out |= {name for name in map(os.readlink, links) if name.startswith("user:")}
+        except OSError:
+            pass
+    return out
+
+
+def reap_ended():
+    for pid in all_children():
+        exists_unreaped(pid)
 
 
 class Group:

@@ -78,7 +78,8 @@ class FurtherReader {
     all().emplace_back().kind = kind;
     handles_.push_back(std::move(handle));
     const size_t index = all().size() - 1;
-    if (!owner || !is_same(owner.get(), user.get())) {
+    foreign_.push_back(!owner || !is_same(owner.get(), user.get()));
+    if (foreign_.back()) {
       block(index, "does not belong to the user namespace of its processes, which is not supported");
     } else if (kind == "mnt" && walk_.out.image.namespaces.has("user")) {
       block(index, "is another one than that of its tree's first process, in a user namespace: not supported");
@@ -88,6 +89,7 @@ class FurtherReader {
 
   Result<void> take(size_t index) {
     FurtherNamespace& out = all()[index];
+    if (foreign_[index]) return {};
     if (out.kind == "mnt") return take_mounts(index, out.mounts);
     const store::FurtherNamespace* then = earlier(index);
     if (out.kind == "net" && then != nullptr) return out.network = then->network, Result<void>();
@@ -167,6 +169,7 @@ class FurtherReader {
   Walk& walk_;
   std::map<std::string, int> known_;
   std::vector<size_t> holders_;  ///< a process in each
+  std::vector<bool> foreign_;    ///< of each: it belongs to another user namespace, and is blocked
   std::vector<state::MountNamespace> handles_;
 };
 

@@ -17,13 +17,18 @@ inline std::string in_parentheses(const std::vector<store::NetworkLink>& links) 
   return out.empty() ? out : out + ")";
 }
 
-/// "pid, mnt, net (eth0, br0), uts (hostname web)"; empty: none of its own.
+/// "pid, mnt, net (eth0, br0), uts (hostname web), further mnt"; empty: none of its own.
 inline std::string show(const store::Namespaces& namespaces) {
   std::string out;
   for (const std::string& kind : namespaces.own) {
     out += (out.empty() ? "" : ", ") + kind;
     if (kind == "uts") out += " (hostname " + namespaces.hostname + ")";
     if (kind == "net") out += in_parentheses(namespaces.network.links);
+  }
+  for (const store::FurtherNamespace& further : namespaces.further) {
+    out += (out.empty() ? "further " : ", further ") + further.kind;
+    if (further.kind == "uts") out += " (hostname " + further.hostname + ")";
+    if (further.kind == "net") out += in_parentheses(further.network.links);
   }
   return out;
 }

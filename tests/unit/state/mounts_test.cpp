@@ -3,7 +3,9 @@
 
 #include "lib/state/cgroups/capture.h"
 #include "lib/state/mounts/mountinfo.h"
+#include "lib/state/mounts/overlay.h"
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/namespaces/user.h"
 
 using namespace ckpt;
@@ -109,7 +111,7 @@ TEST_CASE("mounts: what lies below a root that is given comes from there") {
 }
 
 TEST_CASE("mounts: what there is no way for is refused by name, each one") {
-  store::Mounts mounts = chain({"fuse.x", "tmpfs", "overlay"});
+  store::Mounts mounts = chain({"fuse.x", "tmpfs", "fuse.y"});
   auto plan = state::plan_mounts(mounts, {});
   REQUIRE_FALSE(plan);
   CHECK(plan.error().code == Code::kUnsupported);
@@ -118,9 +120,66 @@ TEST_CASE("mounts: what there is no way for is refused by name, each one") {
   CHECK(state::mounts_in_the_way(mounts).size() == 2);
   mounts.mounts[1].external = "key";
   CHECK(state::mounts_in_the_way(mounts).size() == 1);
-  CHECK_FALSE(state::plan_mounts(mounts, {.root = "", .external = {{"/fuse.x/tmpfs/overlay", "/x"}}}));
-  CHECK(state::plan_mounts(mounts, {.root = "", .external = {{"/fuse.x/tmpfs/overlay", "/x"}, {"key", "/y"}}}));
+  CHECK_FALSE(state::plan_mounts(mounts, {.root = "", .external = {{"/fuse.x/tmpfs/fuse.y", "/x"}}}));
+  CHECK(state::plan_mounts(mounts, {.root = "", .external = {{"/fuse.x/tmpfs/fuse.y", "/x"}, {"key", "/y"}}}));
   CHECK_FALSE(state::plan_mounts({}, {}));
+}
+
+TEST_CASE("mounts: an overlay is made of folders that are named by whole paths") {
+  using Folders = std::vector<std::string>;
+  CHECK(state::overlay_folders("rw,lowerdir=/a:/b c,upperdir=/u,workdir=/w,xino=off") ==
+        Folders{"/a", "/b c", "/u", "/w"});
+  CHECK(state::overlay_folders("ro,lowerdir+=/a,lowerdir+=/b,datadir+=/d,index=on") == Folders{"/a", "/b", "/d"});
+  CHECK(state::overlay_folders("lowerdir=/a::/data") == Folders{"/a", "/data"});
+  for (const char* odd :
+       {"", "rw", "lowerdir=a", "lowerdir=/a,upperdir=u", "lowerdir", "lowerdir=/a\\:b", "lowerdir=/a,/b"})
+    CHECK_FALSE(state::overlay_folders(odd));
+}
+
+TEST_CASE("mounts: what another mount namespace of the tree has comes from there") {
+  const store::Mounts first = chain({"tmpfs", "fuse.x"});
+  store::Mounts second = chain({"tmpfs"});
+  second.filesystems[1].files.clear();
+  second.mounts[1].root = "/folder";
+  CHECK_FALSE(state::plan_mounts(second, {}));
+  auto plan = state::plan_mounts(second, {}, {&second, &first});
+  REQUIRE(plan);
+  CHECK((*plan)[1].kind == MountSource::Kind::kElsewhere);
+  CHECK((*plan)[1].whose == 0);
+  second.mounts.pop_back();
+  store::Mounts third = chain({"tmpfs"});
+  third.mounts[1].root = "/folder";
+  plan = state::plan_mounts(third, {}, {&second, &first});
+  REQUIRE(plan);
+  CHECK((*plan)[1].whose == 1);
+  CHECK((*plan)[1].other == 1);
+  CHECK((*plan)[1].path == "folder");
+}
+
+TEST_CASE("mounts: further namespaces that make no sense are damaged") {
+  store::TreeImage good;
+  good.processes.resize(2);
+  good.namespaces.further.resize(2);
+  good.namespaces.further[0].kind = "uts";
+  good.namespaces.further[1].kind = "mnt", good.namespaces.further[1].mounts = chain({});
+  good.processes[1].namespaces = {0, 1};
+  good.files.resize(1);
+  good.files[0].mounts = 1;
+  CHECK(state::validate_further(good));
+  auto broken = [&](auto change) {
+    store::TreeImage tree = good;
+    change(tree);
+    return code_of(state::validate_further(tree)) == Code::kCorrupt;
+  };
+  CHECK(broken([](auto& tree) { tree.processes[1].namespaces = {0, 2}; }));
+  CHECK(broken([](auto& tree) { tree.processes[1].namespaces = {-1}; }));
+  CHECK(broken([](auto& tree) { tree.processes[1].namespaces = {0, 0}; }));
+  CHECK(broken([](auto& tree) { tree.processes[0].namespaces = {0}; }));
+  CHECK(broken([](auto& tree) { tree.namespaces.further[0].kind = "pid"; }));
+  CHECK(broken([](auto& tree) { tree.namespaces.further[0].mounts = tree.namespaces.further[1].mounts; }));
+  CHECK(broken([](auto& tree) { tree.namespaces.further[1].mounts = {}; }));
+  CHECK(broken([](auto& tree) { tree.files[0].mounts = 0; }));
+  CHECK(broken([](auto& tree) { tree.files[0].mounts = 2; }));
 }
 
 TEST_CASE("mounts: a description that leads elsewhere is damaged") {
