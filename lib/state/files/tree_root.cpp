@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "lib/base/io.h"
 #include "lib/state/run_as.h"
@@ -16,7 +17,7 @@ namespace ckpt::state {
 namespace {
 
 // Never closed: the processes that ckpt forks look names up, too.
-int g_root = -1, g_namespace = -1;
+int g_root = -1, g_namespace = -1, g_mountinfo = -1;
 thread_local const MountNamespace* t_other = nullptr;
 
 int root_fd() { return t_other != nullptr ? t_other->root.get() : g_root; }
@@ -29,6 +30,7 @@ constexpr int kFolder = O_PATH | O_DIRECTORY | O_CLOEXEC;
 void set_tree_root(UniqueFd root, UniqueFd namespace_fd) {
   g_root = root.release();
   g_namespace = namespace_fd.release();
+  if (g_mountinfo >= 0) ::close(std::exchange(g_mountinfo, -1));
 }
 
 bool has_tree_root() { return g_root >= 0; }
@@ -55,6 +57,11 @@ Result<std::string> read_tree_mountinfo() {
   constexpr uint64_t kLimit = 64 << 20;
   const int namespace_fd = namespace_fd_now();
   if (namespace_fd < 0) return io::read_file("/proc/self/mountinfo", kLimit);
+  // Open it goes on being of its namespace: no helper is needed a second time.
+  if (t_other == nullptr && g_mountinfo >= 0) {
+    if (::lseek(g_mountinfo, 0, SEEK_SET) != 0) return sys_error("mountinfo", "cannot be read again");
+    return io::read_all(g_mountinfo, kLimit, "mountinfo");
+  }
   CKPT_TRY_ASSIGN(restore::CallResult opened, restore::run_as({}, [&] {
                     // Through ckpt's own /proc: there may be none in the namespace.
                     const int self = ::open("/proc/self", O_PATH | O_CLOEXEC);
@@ -65,8 +72,10 @@ Result<std::string> read_tree_mountinfo() {
                     return file < 0 ? -error : file;
                   }));
   if (opened.value < 0) return sys_error(-opened.value, "mountinfo", "cannot be read in the process's mount namespace");
-  const UniqueFd file(opened.value);
-  return io::read_all(file.get(), kLimit, "mountinfo");
+  UniqueFd file(opened.value);
+  auto text = io::read_all(file.get(), kLimit, "mountinfo");
+  if (t_other == nullptr) g_mountinfo = file.release();
+  return text;
 }
 
 int open_tree_root() {

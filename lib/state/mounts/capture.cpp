@@ -158,6 +158,22 @@ class Recorder {
     return add_files();
   }
 
+  /// In a namespace that has the mounts that it had then: only what is in file systems in memory may be something else.
+  Result<void> run_again(const Mounts& then) {
+    out_ = then;
+    std::set<int> done;
+    for (Mount& mount : out_.mounts) {
+      auto& filesystem = out_.filesystems[static_cast<size_t>(mount.filesystem)];
+      const bool has_files = !filesystem.files.empty() && mount.root == "/" && mount.external.empty();
+      if (!has_files || !done.insert(mount.filesystem).second) continue;
+      const UniqueFd there(state::open_in_tree(mount.point.c_str(), O_PATH));
+      if (!there) return sys_error(-there.get(), mount.point, "cannot be looked at");
+      filesystem.files.clear();
+      CKPT_TRY(take_files(there.get(), mount, filesystem));
+    }
+    return {};
+  }
+
  private:
   Result<void> check_external() const {
     const state::ExternalMounts& external = walk_.options.external_mounts;
@@ -302,18 +318,27 @@ class Recorder {
 
 namespace {
 
-Result<void> record(Walk& walk, Mounts& out, const std::vector<const Mounts*>* others) {
-  CKPT_TRY_ASSIGN(const std::string text, state::read_tree_mountinfo());
+Result<void> record(Walk& walk, const std::string& text, Mounts& out, const std::vector<const Mounts*>* others) {
   CKPT_TRY_ASSIGN(const std::vector<MountLine> lines, parse_mountinfo(text));
   return Recorder(walk, out, others).run(lines);
 }
 
 }  // namespace
 
-Result<void> inventory_mounts(Walk& walk) { return record(walk, walk.out.image.namespaces.mounts, nullptr); }
+Result<void> inventory_mounts(Walk& walk) {
+  // Of the last look at a tree that ran: what is mounted where costs some milliseconds, for which it would stand still.
+  static std::optional<std::pair<std::string, Mounts>> last;
+  Mounts& out = walk.out.image.namespaces.mounts;
+  CKPT_TRY_ASSIGN(std::string text, state::read_tree_mountinfo());
+  if (walk.options.frozen && last && last->first == text) return Recorder(walk, out, nullptr).run_again(last->second);
+  CKPT_TRY(record(walk, text, out, nullptr));
+  if (!walk.options.frozen) last = {std::move(text), out};
+  return {};
+}
 
 Result<void> inventory_further_mounts(Walk& walk, const std::vector<const Mounts*>& others, Mounts& out) {
-  return record(walk, out, &others);
+  CKPT_TRY_ASSIGN(const std::string text, state::read_tree_mountinfo());
+  return record(walk, text, out, &others);
 }
 
 }  // namespace ckpt::capture

@@ -104,18 +104,22 @@ Result<void> inventory_namespaces(Walk& walk) {
     if (::uname(&names) != 0) return sys_error("uts namespace", "cannot be asked for its names");
     out.hostname = names.nodename, out.domainname = names.domainname;
   }
-  if (out.has("ipc")) {
+  // Of a frozen tree what was seen while it ran: it stands still for what is read here.
+  const store::Namespaces* const then = walk.options.frozen && walk.options.earlier != nullptr
+                                            ? &walk.options.earlier->image.namespaces
+                                            : nullptr;
+  if (then != nullptr) out.ipc_limits = then->ipc_limits, out.cgroup_roots = then->cgroup_roots, out.user = then->user;
+  if (out.has("ipc") && then == nullptr) {
     CKPT_TRY_ASSIGN(out.ipc_limits, state::read_ipc_limits());
   }
   if (out.has("time")) {
     CKPT_TRY_ASSIGN(out.clocks, state::read_clocks());
   }
-  if (out.has("cgroup")) CKPT_TRY(take_or_block(walk, "cgroup", take_cgroup_roots(walk)));
-  if (out.has("user")) CKPT_TRY(take_or_block(walk, "user", take_user_namespace(walk)));
+  if (out.has("cgroup") && then == nullptr) CKPT_TRY(take_or_block(walk, "cgroup", take_cgroup_roots(walk)));
+  if (out.has("user") && then == nullptr) CKPT_TRY(take_or_block(walk, "user", take_user_namespace(walk)));
   if (out.has("net")) {
-    // Of a frozen tree what was seen while it ran: ckpt has put a packet filter there since, perhaps.
-    if (walk.options.frozen && walk.options.earlier != nullptr) {
-      out.network = walk.options.earlier->image.namespaces.network;
+    if (then != nullptr) {
+      out.network = then->network;  // ckpt has put a packet filter there since, perhaps
     } else {
       CKPT_TRY_ASSIGN(out.network, take_network());
       if (walk.options.empty_network) out.network = state::without_links(out.network);
