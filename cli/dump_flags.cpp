@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plural.h"
+#include "cli/restore_copies.h"
 #include "cli/stats_text.h"
 #include "cli/trace_flag.h"
 #include "lib/base/io.h"
@@ -138,6 +139,13 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
                  "With --together: seconds a tree stands still for members that are not done (default 600; 0: any)")
       .in_range(0, 1'000'000)
       .type_name("SECONDS");
+  app.add_flag("--safe-point", flags.options.safe_points.wait,
+               "Wait, up to --timeout, until the processes come to ckpt_safe_point (libckpt-flash)");
+  app.add_flag("--barrier", flags.options.safe_points.agreed,
+               "With --safe-point: to the same one, that of equal number; with --together that of all of the job");
+  app.add_option("--safe-point-signal", flags.safe_point_signal,
+                 "With --safe-point: send them this signal once one is wanted")
+      .type_name("SIGNAL");
   app.add_flag("--track-mem", "Accepted: what is written is tracked in any case");
   add_criu_output_flags(app);
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")
@@ -203,6 +211,12 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   flags.options.dir = flags.dir;
   flags.options.external = flags.external.finish();
   CKPT_TRY_ASSIGN(flags.options.contents, parse_files(flags.files));
+  engine::SafePointOptions& safe_points = flags.options.safe_points;
+  if (!safe_points.wait && (safe_points.agreed || !flags.safe_point_signal.empty()))
+    return fail(Code::kUsage, safe_points.agreed ? "--barrier" : "--safe-point-signal", "needs --safe-point");
+  if (!flags.safe_point_signal.empty()) {
+    CKPT_TRY_ASSIGN(safe_points.signal, parse_signal("--safe-point-signal", flags.safe_point_signal));
+  }
   CKPT_TRY_ASSIGN(flags.options.external_mounts.keys, state::parse_external_mounts(flags.external_mounts));
   flags.options.prev = flags.criu_prev.empty() ? flags.prev : resolve_criu_prev(flags.dir, flags.criu_prev);
   flags.options.compress = !flags.no_compress;

@@ -34,6 +34,7 @@ struct DumpFlags {
   std::string trace;  ///< a file; empty: none
   TogetherFlags together;
   GpuFlags gpu;
+  std::string safe_point_signal;
   std::string hash = "xxh3";
   bool no_compress = false;
   bool non_stop = false;  ///< pre-dump: changes nothing

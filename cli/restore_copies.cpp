@@ -35,16 +35,19 @@ std::string of_copy(std::string text, int number) {
   return text;
 }
 
-/// "SIGUSR1", "USR1", "10".
-Result<int> parse_signal(const std::string& word) {
+}  // namespace
+
+Result<int> parse_signal(const std::string& option, const std::string& word) {
   const std::string name = word.starts_with("SIG") ? word.substr(3) : word;
   for (int signal = 1; signal < SIGRTMAX; ++signal) {
     const char* known = ::sigabbrev_np(signal);
     const bool is_name = known != nullptr && name == known;
     if ((is_name || name == std::to_string(signal)) && signal != SIGKILL && signal != SIGSTOP) return signal;
   }
-  return fail(Code::kUsage, "--copy-signal " + word, "is no signal that a process could take");
+  return fail(Code::kUsage, option + " " + word, "is no signal that a process could take");
 }
+
+namespace {
 
 /// "FILE" or "N=FILE": which descriptor gets it.
 Result<std::pair<int, std::string>> parse_output(const std::string& word) {
@@ -147,7 +150,7 @@ class Copies {
       outputs_.push_back(std::move(output));
     }
     if (!flags_.signal.empty()) {
-      CKPT_TRY_ASSIGN(signal_, parse_signal(flags_.signal));
+      CKPT_TRY_ASSIGN(signal_, parse_signal("--copy-signal", flags_.signal));
     }
     CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(options_.image));
     restore::CopiesOptions rules;

@@ -20,4 +20,7 @@ void add_copies_flags(VerbOptions& app, CopiesFlags& flags);
 Result<void> check_copies_flags(const CopiesFlags& flags, const engine::RestoreOptions& options);
 Result<void> restore_copies(const CopiesFlags& flags, const engine::RestoreOptions& options, Context& context);
 
+/// "SIGUSR1", "USR1", "10". kUsage, in the name of `option`.
+Result<int> parse_signal(const std::string& option, const std::string& word);
+
 }  // namespace ckpt::cli

@@ -57,6 +57,7 @@ _ckpt() {
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     pre-dump:--hold-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--safe-point-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-v|pre-dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-o|pre-dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -84,6 +85,7 @@ _ckpt() {
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     dump:--hold-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--safe-point-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-v|dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-o|dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -282,8 +284,8 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --files-root --force --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --files --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -1,6 +1,7 @@
 #include "lib/engine/dump.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "lib/engine/estimate.h"
 #include "lib/engine/finish.h"
 #include "lib/engine/freeze_window.h"
+#include "lib/engine/safe_points.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {
@@ -38,6 +40,7 @@ class Dump {
   Capture capture_;
   Together* const together_ = capture_.context.options.together;
   std::optional<FreezeWindow> window_;
+  std::unique_ptr<SafePoints> safe_points_;
 };
 
 /// A GPU that cannot be given back is told of before what made the capture fail.
@@ -135,6 +138,12 @@ Result<void> Dump::pre_copy() {
   Tracees& tracees = capture_.tracees;
   CKPT_TRY(capture_.precopy.run());
   CKPT_TRY(capture_.devices.pre_copy(tracees.running().image, capture_.image));
+  if (context.options.safe_points.wait) {
+    CKPT_TRY_ASSIGN(safe_points_, SafePoints::find(tracees.members()));
+    CKPT_TRY(safe_points_->reach(context.options.safe_points, context.options.freeze_timeout_us, together_,
+                                 context.cancel));
+    context.phase("safe point");
+  }
   if (together_ != nullptr) CKPT_TRY(together_->ready());
   capture_.plan.emplace(context, tracees, capture_.precopy);
   CKPT_TRY(capture_.precopy.catch_up());
@@ -148,6 +157,7 @@ Result<void> Dump::take_window(OwnedMemory::Copy copy) {
   window_.emplace(capture_);
   CKPT_TRY(capture_.devices.hold(copy));
   CKPT_TRY(window_->freeze());
+  if (auto held = std::move(safe_points_)) CKPT_TRY(held->leave_frozen());
   if (together_ != nullptr) CKPT_TRY(meet_frozen());
   CKPT_TRY(window_->describe());
   CKPT_TRY(window_->make_copies());

@@ -12,6 +12,7 @@
 #include "lib/base/result.h"
 #include "lib/engine/actions.h"
 #include "lib/engine/device_hold.h"
+#include "lib/engine/safe_points.h"
 #include "lib/engine/together.h"
 #include "lib/state/inventory.h"
 #include "lib/store/image.h"
@@ -41,6 +42,7 @@ struct DumpOptions {
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a file that go with the image: deleted, or of `contents`
   state::FileContents contents;              ///< files that have a name, and go with the image, too
   capture::SocketOptions sockets;
+  SafePointOptions safe_points;  ///< waited for before the tree is frozen
   Together* together = nullptr;  ///< many ckpts take the image of one job; null: this one is alone
   state::ExternalMounts external_mounts;
   bool empty_network = false;  ///< as in state/inventory.h

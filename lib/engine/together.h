@@ -87,6 +87,10 @@ class Together {
   /// in what it returned last. One that is just being made has one end only: some looks have to agree.
   using Look = std::function<Result<std::vector<ConnectionEnd>>()>;
   Result<std::vector<size_t>> find_outside(const Look& look);
+  /// What each has to say at a step of its own, by rank: `most_us` is how long it waits for the others; 0: no limit.
+  Result<std::vector<std::string>> tell(const char* step, std::string data, uint64_t most_us) {
+    return exchange({step, {}, std::move(data)}, {&cancel_, most_us});
+  }
   /// All has been copied that can be while the trees run.
   Result<void> ready() { return agree("ready", {&cancel_}); }
   /// All trees stand still, and no packet of theirs passes. Which of `ends` no member has the other end of.

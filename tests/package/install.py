@@ -48,6 +48,7 @@ def it_finds_its_library(work):
 def trainers_find_the_flash_library(work):
     there = f"{work}/root/opt/ckpt"
     same_bytes(f"{there}/include/ckpt_flash.h", "lib/flash/client/ckpt_flash.h")
+    same_bytes(f"{there}/include/ckpt_safe_point.h", "lib/flash/client/ckpt_safe_point.h")
     with open(f"{there}/share/pkgconfig/ckpt-flash.pc", encoding="utf-8") as file:
         assert "-lckpt-flash" in file.read()
     code = "import ckpt_flash._library as l; l.Library.shared(); print(l.find_library(), l.find_binary(l.find_library()))"

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""dump --safe-point: programs are stopped where they said that they may be, and the members of a job at the same one."""
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import become_subreaper
+from migrate_peer import state_of, wait_until
+from nodes import LAUNCHER, one_of, start_together
+from prompt import CKPT, main, run
+
+LIBRARY = os.path.join(os.path.dirname(CKPT), "libckpt-flash.so")
+START = f"""
+import ctypes, os, signal, socket, sys, time
+library = ctypes.CDLL({LIBRARY!r})
+def say(text):
+    with open(".new." + name, "w") as file:
+        file.write(text)
+    os.rename(".new." + name, name)
+"""
+# Works for a while, then comes to its safe point.
+ALONE = START + """
+name = "alone"
+for step in range(1000000):
+    say(f"in {step}")
+    time.sleep(0.05)
+    say(f"at {step}")
+    library.ckpt_safe_point()
+"""
+# Comes to one only when it is asked to.
+ASKED = START + """
+name, wanted = "asked", [True]
+signal.signal(signal.SIGUSR1, lambda *_: wanted.append(True))
+for step in range(1000000):
+    if wanted:
+        wanted.clear()
+        say(f"at {step}")
+        library.ckpt_safe_point()
+        say(f"in {step}")
+    time.sleep(0.001)
+"""
+# Two that send each other a byte in each step, and wait for the other's.
+PAIR = START + """
+def work(own, socket, pause):
+    global name
+    name = own
+    for step in range(1000000):
+        say(f"in {step}")
+        socket.send(b".")
+        if socket.recv(1) != b".":
+            os._exit(1)
+        time.sleep(pause)
+        say(f"at {step}")
+        library.ckpt_safe_point()
+"""
+TREE = PAIR + """
+left, right = socket.socketpair()
+if os.fork() == 0:
+    work("child", left, 0.001)
+work("parent", right, 0.003)
+"""
+LISTENS = PAIR + """
+listener = socket.create_server(("127.0.0.1", 0))
+with open("port", "w") as file:
+    file.write(str(listener.getsockname()[1]))
+peer = listener.accept()[0]
+listener.close()
+work("rank0", peer, 0.001)
+"""
+CONNECTS = PAIR + """
+with open("port") as file:
+    work("rank1", socket.create_connection(("127.0.0.1", int(file.read()))), 0.003)
+"""
+
+
+@contextlib.contextmanager
+def started(*programs):
+    processes = []
+    try:
+        for program in programs:
+            processes.append(subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                              stderr=subprocess.DEVNULL, start_new_session=True))
+            if len(processes) < len(programs):
+                wait_until(lambda: os.path.exists("port") and os.path.getsize("port") > 0, "the first one listens")
+        yield processes
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def said(name):
+    with contextlib.suppress(OSError, ValueError), open(name, encoding="ascii") as stream:
+        where, step = stream.read().split()
+        return where, int(step)
+    return "", -1
+
+
+def goes_on(*names):
+    before = {name: said(name)[1] for name in names}
+    wait_until(lambda: all(said(name)[1] > before[name] + 3 for name in names), "it goes on")
+
+
+def dump(pid, *options):
+    shutil.rmtree("image", ignore_errors=True)
+    return run("dump", "-p", str(pid), "-f", "image", "--quiet", "--safe-point", *options)
+
+
+def waits():
+    """It stands where it said, and goes on from there; what is restored does, too."""
+    with started(ALONE) as [process]:
+        wait_until(lambda: said("alone")[1] > 1, "it works")
+        for _ in range(5):
+            done = dump(process.pid, "-s")
+            wait_until(lambda: state_of(process.pid) == "T", "it is stopped")
+            if done.returncode != 0 or said("alone")[0] != "at":
+                yield f"exit {done.returncode}: {said('alone')}, {state_of(process.pid)}: {done.stderr}"
+            os.kill(process.pid, signal.SIGCONT)
+            goes_on("alone")
+        done = run("pre-dump", "-p", str(process.pid), "-f", "before", "--quiet", "--safe-point")
+        goes_on("alone")
+        last = dump(process.pid, "--prev", "before")
+        process.wait()
+        if done.returncode != 0 or last.returncode != 0 or said("alone")[0] != "at":
+            yield f"exit {done.returncode}, {last.returncode}: {said('alone')}: {done.stderr} {last.stderr}"
+        restored = run("restore", "-f", "image", "-d", "--quiet")
+        if restored.returncode != 0:
+            yield f"restore: exit {restored.returncode}: {restored.stderr}"
+            return
+        goes_on("alone")
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+
+
+def asks_by_signal():
+    with started(ASKED) as [process]:
+        wait_until(lambda: said("asked")[0] == "in", "it works")
+        late = dump(process.pid, "-R", "--timeout", "0.3")
+        if late.returncode != 7:
+            yield f"without a signal: exit {late.returncode}: {late.stderr}"
+        done = dump(process.pid, "-s", "--safe-point-signal", "USR1")
+        if done.returncode != 0 or said("asked")[0] != "at":
+            yield f"exit {done.returncode}: {said('asked')}: {done.stderr}"
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until(lambda: said("asked")[0] == "in", "it goes on")
+
+
+def agrees():
+    """Processes that wait for each other stand at the same safe point."""
+    with started(TREE) as [process]:
+        wait_until(lambda: said("child")[1] > 1 and said("parent")[1] > 1, "they work")
+        for _ in range(10):
+            done = dump(process.pid, "-s", "--barrier")
+            parent, child = said("parent"), said("child")
+            if done.returncode != 0 or parent != child or parent[0] != "at":
+                yield f"exit {done.returncode}: {parent}, {child}: {done.stderr}"
+            for pid in [process.pid, *children(process.pid)]:
+                os.kill(pid, signal.SIGCONT)
+            goes_on("child", "parent")
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
+        return [int(word) for word in stream.read().split()]
+
+
+def agrees_together():
+    """The same of a job of many ckpts."""
+    if LAUNCHER is None or not os.path.exists(os.path.join(os.path.dirname(CKPT), "libckpt-openmpi.so")):
+        print("no Open MPI here: not tried with --together")
+        return
+    with started(LISTENS, CONNECTS) as processes:
+        wait_until(lambda: said("rank0")[1] > 1 and said("rank1")[1] > 1, "they work")
+        for number in range(3):
+            done = start_together(CKPT, 2, "dump", "--safe-point", "--barrier", "-s", "--quiet", "-f", f"job{number}",
+                                  member=f"-p {one_of(process.pid for process in processes)}")
+            err = done.communicate(timeout=60)[1]
+            first, second = said("rank0"), said("rank1")
+            if done.returncode != 0 or first != second or first[0] != "at":
+                yield f"exit {done.returncode}: {first}, {second}: {err}"
+            for process in processes:
+                os.kill(process.pid, signal.SIGCONT)
+            goes_on("rank0", "rank1")
+
+
+def gives_up():
+    """Who never comes, who has none, and a ckpt that is killed: all go on."""
+    with started(START + "time.sleep(1000)") as [process]:
+        wait_until(lambda: LIBRARY in open(f"/proc/{process.pid}/maps", encoding="utf-8").read(), "it has loaded the library")
+        done = dump(process.pid, "-R")
+        if done.returncode != 6 or "ckpt_safe_point" not in done.stderr:
+            yield f"none: exit {done.returncode}: {done.stderr}"
+    # Its child has come to one, and never will again.
+    stuck = ALONE.replace('name = "alone"', 'name = "alone"\nif os.fork() == 0:\n    library.ckpt_safe_point()\n    time.sleep(1000)')
+    with started(stuck) as [process]:
+        wait_until(lambda: said("alone")[1] > 1, "it works")
+        done = dump(process.pid, "-R", "--timeout", "0.5")
+        if done.returncode != 7 or "--timeout" not in done.stderr:
+            yield f"exit {done.returncode}: {done.stderr}"
+        goes_on("alone")
+        words = [CKPT, "dump", "-p", str(process.pid), "-f", "killed", "-R", "--safe-point", "--timeout", "60"]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+            wait_until(lambda: stands("alone"), "it waits")
+            killed.kill()
+        begin = time.monotonic()
+        goes_on("alone")
+        if time.monotonic() - begin > 15:
+            yield "it has gone on too late"
+
+
+def stands(name):
+    before = said(name)
+    time.sleep(0.3)
+    return before[0] == "at" and said(name) == before
+
+
+def refuses():
+    for words in (["--barrier"], ["--safe-point-signal", "USR1"], ["--safe-point", "--safe-point-signal", "KILL"]):
+        done = run("dump", "-p", str(os.getpid()), "-f", "image", *words)
+        if done.returncode != 2:
+            yield f"{words}: exit {done.returncode}: {done.stderr}"
+
+
+if os.geteuid() != 0:
+    print("not root: a process cannot be dumped and restored")
+    sys.exit(77)
+become_subreaper()
+main(waits, asks_by_signal, agrees, agrees_together, gives_up, refuses)
