@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lib/state/aio/ring.h"
+#include "lib/state/files/put_back.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/further.h"
 #include "lib/state/namespaces/ipc_limits.h"
@@ -422,6 +423,7 @@ Result<void> validate(const store::TreeImage& tree) {
   }
   CKPT_TRY(validate_segments(tree));
   CKPT_TRY(spaces_of(tree));
+  CKPT_TRY(validate_contents(tree));
   return validate_descriptors(tree);
 }
 

@@ -125,6 +125,10 @@ class ContentTaker {
     if (!fd || ::fstat(fd.get(), &st) != 0) return sys_error(path, "cannot be read, and its content is to be taken");
     if (st.st_ino != file.inode || st.st_dev != file.device)
       return fail(Code::kMismatch, path, "is being replaced while its content is taken");
+    if (static_cast<uint64_t>(st.st_size) > state::kMostContent) {
+      out_.block(0, path, "a file with more holes than an image can hold");
+      return {};
+    }
     if (static_cast<uint64_t>(st.st_blocks) * 512 > limit_) {
       out_.block(0, path, fmt::format("a file of {}, above --ghost-limit", human_bytes(st.st_blocks * 512)),
                  "--ghost-limit");

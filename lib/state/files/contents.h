@@ -18,6 +18,9 @@ struct FileContents {
   bool any() const { return written || open || !paths.empty(); }
 };
 
+/// Bytes of a file, holes included, that a memory space has addresses for.
+inline constexpr uint64_t kMostContent = uint64_t{1} << 47;
+
 /// Whether the image has the content of a file that has a name: that its memory space has a number says so.
 bool has_content(const store::FileIdentity& file);
 

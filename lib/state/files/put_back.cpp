@@ -187,6 +187,21 @@ Result<void> put_back_one(const store::ImageReader& image, const FileIdentity& f
 
 }  // namespace
 
+/// A name that leads up would lead out of a folder that they are to be put in.
+Result<void> validate_contents(const store::TreeImage& tree) {
+  for (const ContentNames& names : content_names(tree)) {
+    for (int index : names) {
+      const FileIdentity& file = file_of(tree, index);
+      const std::string path = path_of(file) + "/";
+      const bool is_plain = path[0] == '/' && path.size() > 2 && path.find("/../") == std::string::npos &&
+                            path.find("/./") == std::string::npos && path.find('\0') == std::string::npos;
+      if (!is_plain || !S_ISREG(file.mode) || file.size > state::kMostContent)
+        return fail(Code::kCorrupt, "the image", "contradicts itself: the content of what is no regular file");
+    }
+  }
+  return {};
+}
+
 void move_contents(store::TreeImage& tree, const std::string& root) {
   uint64_t inode = ~uint64_t{0};  // no file has such a one: none that is there is taken for it
   for (const ContentNames& names : content_names(tree)) {

@@ -16,6 +16,9 @@
 
 namespace ckpt::restore {
 
+/// Whether what an image says of such files makes sense: kCorrupt.
+Result<void> validate_contents(const store::TreeImage& tree);
+
 /// Files with a content have their places below `root`, an absolute folder, instead.
 void move_contents(store::TreeImage& tree, const std::string& root);
 

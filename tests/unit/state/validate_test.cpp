@@ -33,6 +33,14 @@ store::TreeImage valid_tree() {
   return tree;
 }
 
+/// With the content of a file that nobody has open.
+store::TreeImage with_content(store::TreeImage tree) {
+  store::FileIdentity file;
+  file.path = "/var/log/a", file.mode = S_IFREG | 0600, file.inode = 5, file.size = 100, file.space = 1;
+  tree.files.push_back(file);
+  return tree;
+}
+
 /// With a ring, open as descriptor 4 and mapped once.
 store::TreeImage with_ring(store::TreeImage tree) {
   store::MemoryMap map;
@@ -99,6 +107,7 @@ TEST_CASE("validate: a sound image passes") {
   CHECK(validate_all(with_ring(valid_tree()), sound_blocks()));
   CHECK(validate_all(with_aio(valid_tree()), sound_blocks()));
   CHECK(validate_all(with_huge_pages(valid_tree()), sound_blocks()));
+  CHECK(validate_all(with_content(valid_tree()), sound_blocks()));
 }
 
 TEST_CASE("validate: every contradiction is found, and is an answer of no") {
@@ -119,6 +128,11 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a ring with equal credentials",
        [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].personalities.resize(2); }},
       {"a ring with more tags than files", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].file_tags = {1}; }},
+      {"the content of a folder", [](auto& i, auto&) { i = with_content(i), i.files[1].mode = S_IFDIR | 0700; }},
+      {"a content below another folder", [](auto& i, auto&) { i = with_content(i), i.files[1].path = "/a/../../b"; }},
+      {"a content without a name", [](auto& i, auto&) { i = with_content(i), i.files[1].path = "/"; }},
+      {"a content of a relative name", [](auto& i, auto&) { i = with_content(i), i.files[1].path = "a/b"; }},
+      {"a content that is too large", [](auto& i, auto&) { i = with_content(i), i.files[1].size = 1ull << 60; }},
       {"adjustments of no set", [](auto& i, auto&) { i.ipc.adjustments.resize(1); }},
       {"adjustments of other semaphores",
        [](auto& i, auto&) { i.ipc.sets.resize(1), i.ipc.adjustments.push_back({0, 0, {1}}); }},
