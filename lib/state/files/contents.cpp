@@ -98,6 +98,15 @@ class ContentTaker {
     });
   }
 
+  bool is_executed(size_t index) const {
+    const FileIdentity& file = out_.image.files[index];
+    return std::any_of(out_.image.processes.begin(), out_.image.processes.end(), [&](const auto& process) {
+      if (process.exe < 0) return false;
+      const FileIdentity& program = out_.image.files[static_cast<size_t>(process.exe)];
+      return program.device == file.device && program.inode == file.inode;
+    });
+  }
+
   bool is_leased(size_t index) const {
     const auto& descriptors = out_.image.descriptors;
     return std::any_of(descriptors.begin(), descriptors.end(), [&](const store::Descriptor& descriptor) {
@@ -113,18 +122,26 @@ class ContentTaker {
       out_.block(0, path, "a file of a further mount namespace: its content cannot go with the image");
       return {};
     }
+    if (is_executed(index)) {
+      out_.notes.push_back(path + ": is a program that runs, which nobody may write to: its content does not go along");
+      return {};
+    }
     if (is_leased(index)) {
       out_.block(0, path, "a file with a lease: to read its content would break that, which is not supported");
       return {};
     }
-    // By name, for a descriptor of our own. What it is it shows only now.
-    constexpr int kHow = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW | O_CLOEXEC;
-    UniqueFd fd(state::open_in_tree(path.c_str(), kHow | O_NOATIME));
-    if (!fd) fd.reset(state::open_in_tree(path.c_str(), kHow));
+    // By name, for a descriptor of our own; opened in earnest once it is known to be that file: to open a device, or
+    // what a stranger serves, has effects.
+    const UniqueFd handle(state::open_in_tree(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat st{};
-    if (!fd || ::fstat(fd.get(), &st) != 0) return sys_error(path, "cannot be read, and its content is to be taken");
-    if (st.st_ino != file.inode || st.st_dev != file.device)
+    if (!handle || ::fstat(handle.get(), &st) != 0)
+      return sys_error(path, "cannot be read, and its content is to be taken");
+    if (st.st_ino != file.inode || st.st_dev != file.device || !S_ISREG(st.st_mode))
       return fail(Code::kMismatch, path, "is being replaced while its content is taken");
+    const std::string again = fmt::format("/proc/self/fd/{}", handle.get());
+    UniqueFd fd(::open(again.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));
+    if (!fd) fd.reset(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return sys_error(path, "cannot be read, and its content is to be taken");
     if (static_cast<uint64_t>(st.st_size) > state::kMostContent) {
       out_.block(0, path, "a file with more holes than an image can hold");
       return {};
