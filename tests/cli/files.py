@@ -132,10 +132,14 @@ def puts_back():
             yield f"equal content of two files is there twice: {done.stdout}"
         at = len(target.lines())
         wait_until(lambda: len(target.lines()) > at + 10, "it goes on")
+        os.unlink(target.path("after"))
+        refused = restore("--force")
+        if refused.returncode != 7 or os.path.exists(target.path("after")) or not target.counts():
+            yield f"beside the process itself: exit {refused.returncode}: {refused.stderr}"
         target.end()
         with open(target.path("data"), "wb") as data:
             data.write(b"something else" * 100000)
-        for name in ("linked", "other name", "after", "second"):
+        for name in ("linked", "other name", "second"):
             os.unlink(target.path(name))
         longer = target.lines()
         for options in ([], ["--dry-run"]):

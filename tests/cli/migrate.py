@@ -56,7 +56,7 @@ def moves():
 def moves_by_words():
     """Without an image here, and back to the numbers that it had."""
     with Peer(2) as peer:
-        done = migrate(peer.pid, "--bandwidth", "200M")
+        done = migrate(peer.pid, "--bandwidth", "200M", "--files", "written")
         if done.returncode != 0 or "runs on" not in done.stderr or "ended here" not in done.stderr:
             yield f"exit {done.returncode}: {done.stderr}"
         if problem := peer.problem():

@@ -178,9 +178,13 @@ class Opener {
   }
 
   /// Where its content goes: with the rights of those that have it open, or else of the first process.
-  void open_for_content(const ContentNames& names, const std::vector<std::vector<Wanted>>& wanted, bool written) {
+  void open_for_content(const ContentNames& names, const std::vector<std::vector<Wanted>>& wanted,
+                        const std::vector<FileUse>& uses) {
+    if (dry_run_) return;
     std::vector<Wanted> all;
+    bool written = false;
     for (int name : names) {
+      written |= uses[static_cast<size_t>(name)].written;
       for (const Wanted& one : wanted[static_cast<size_t>(name)]) all.push_back(one);
     }
     const Rights rights = all.empty() ? rights_of(tree_.root().threads[0]) : least_rights(all);
@@ -376,14 +380,14 @@ OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options,
   const std::vector<ContentNames> contents = content_names(tree);
   const std::set<int> with_content = files_of(contents);
   for (bool opening : {false, true}) {
+    // What is refused already makes no file.
+    if (opening && !contents.empty() && reasons.size() != 0) return out;
     const size_t reasons_before = reasons.size();
     FileComparison comparison(options, reasons, opening ? null_progress() : progress);
     std::map<std::pair<uint64_t, uint64_t>, std::vector<int>> ghosts;  // names, by device and inode
     for (const ContentNames& names : contents) {
-      const bool written =
-          std::any_of(names.begin(), names.end(), [&](int i) { return uses[static_cast<size_t>(i)].written; });
       if (!opening) check_content(tree, names, options.force, reasons);
-      else if (!options.dry_run) opener.open_for_content(names, wanted, written);
+      else opener.open_for_content(names, wanted, uses);
     }
     if (opening && reasons.size() != reasons_before) return out;
     for (size_t i = 0; i < uses.size(); ++i) {
