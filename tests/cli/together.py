@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """--together under mpirun: the members' trees live in network namespaces of their own, as on nodes, and talk to each other all the time."""
+import contextlib
 import glob
 import json
 import os
@@ -212,6 +213,13 @@ def stop_of(pid):
         return stream.read().rpartition(")")[2].split()[0] == "t"
 
 
+def signal_all(pids, number):
+    """Those that have not just ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def a_member_that_hangs_holds_nobody_for_long():
     """Stopped at a moment at which all trees stand still: before all know that, or after it."""
     def work(job):
@@ -223,12 +231,10 @@ def a_member_that_hangs_holds_nobody_for_long():
                 if all(exists_unreaped(pid) and stop_of(pid) for pid in job.pids):
                     time.sleep(0.002 * (turn % 5))
                     hung = [pid for pid in ckpts_of(folder) if str(job.pids[1]) in cmdline(pid)]
-                    for pid in hung:
-                        os.kill(pid, signal.SIGSTOP)
+                    signal_all(hung, signal.SIGSTOP)
             if not os.path.exists(f"{folder}/job.json"):
                 wait_until(lambda: not stop_of(job.pids[0]), "the other tree goes on", 20)
-            for pid in hung:
-                os.kill(pid, signal.SIGCONT)
+            signal_all(hung, signal.SIGCONT)
             if os.path.exists(f"{folder}/job.json"):  # it was done already
                 finish(process)
                 job.wait_ended()
