@@ -6,6 +6,7 @@ The target checks itself. Its folder is a file system in memory that only the in
 import contextlib
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -148,6 +149,11 @@ def goes_on(place, target, own):
             if turn == "two":
                 ckpt("pre-dump", "-p", nested.root, "-f", image + "-before").expect(0)
             nested.dump(image)
+            ckpt("verify", image).expect(0)
+            ckpt("verify", "--rehearse", image).expect(6, "namespaces of their own")
+            ckpt("inspect", image).expect(0, "further mnt", "further uts (hostname inner)")
+            ckpt("restore", "-f", image, "--dry-run").expect(0)
+            ckpt("restore", "-f", image, "-d", "--new-pidns", "--copies", "2").expect(6, "namespaces of their own")
             nested.restore(image)
             nested.check()
         nested.verdict()
@@ -155,7 +161,18 @@ def goes_on(place, target, own):
         nested.end()
 
 
+def holding(apart, setup):
+    """In a further namespace, a sleep that has open what lines of Python leave in `fd`."""
+    program = f'import ctypes, os, socket; {setup}; os.set_inheritable(fd, True); os.execvp("sleep", ["sleep", "60"])'
+    return f"{apart} sh -c " + shlex.quote(f"mount -t tmpfs x /mnt; exec {sys.executable} -c {shlex.quote(program)}")
+
+
 REFUSED = (
+    ("socket", holding("unshare --net", "one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); fd = one.fileno()"), "a socket of another network namespace"),
+    ("bound", holding("unshare --mount", 'one = socket.socket(socket.AF_UNIX); one.bind("/mnt/bound"); fd = one.fileno()'),
+     "a bound unix socket in another mount namespace"),
+    ("watch", holding("unshare --mount", 'libc = ctypes.CDLL(None); fd = libc.inotify_init(); libc.inotify_add_watch(fd, b"/mnt", 2)'),
+     "inotify in another mount namespace"),
     ("pid", "unshare --pid --fork sleep 60", "another one than that of its tree's first process"),
     ("ipc", "unshare --ipc sh -c 'ipcmk -S 3 > /dev/null; exec sleep 60'", "System V objects"),
     ("net", "unshare --net sh -c 'ip link add v0 type veth peer name v1 && ip link set v1 netns 1; exec sleep 60'", "a veth with its other end outside it"),
