@@ -191,6 +191,10 @@ def refused(place):
             ckpt("dump", "-p", init, "-f", os.path.join(place.path, "refused-" + kind)).expect(6, words)
             if not exists_unreaped(init):
                 raise Failure(f"{kind}: it has ended")
+            if kind == "net":
+                image = os.path.join(place.path, "running-" + kind)
+                ckpt("dump", "-p", init, "-f", image, "-R").expect(0)
+                ckpt("restore", "-f", image, "-d").expect(6, "a veth with its other end outside")
         finally:
             popen.kill()
             popen.wait()

@@ -78,8 +78,6 @@ Result<void> validate_further(const store::TreeImage& tree) {
   auto damaged = [](const char* what) { return fail(Code::kCorrupt, "namespaces", what); };
   for (const store::FurtherNamespace& one : further) {
     if (further_flag(one.kind) == 0) return damaged("has a further one of a kind that there is none of");
-    const bool leads_outside = std::any_of(one.network.links.begin(), one.network.links.end(), state::leads_outside);
-    if (leads_outside) return damaged("have a further one with a veth that leads out of it");
     if ((one.kind == "mnt") == one.mounts.mounts.empty()) return damaged("has mounts where there can be none, or none");
     CKPT_TRY(validate_mounts(one.mounts));
     CKPT_TRY(validate_network(one.network));

@@ -49,11 +49,26 @@ Result<void> fill(const FurtherNamespace& further) {
   return {};
 }
 
+/// An image of processes that were left running may have what a dump that ends them refuses.
+Result<void> check_networks(const store::Namespaces& namespaces) {
+  Error error(Code::kUnsupported, "the image", "is of processes in further namespaces that cannot be made again");
+  for (const FurtherNamespace& further : namespaces.further) {
+    for (const std::string& thing : further.network.beyond)
+      error.causes.push_back("a network namespace with " + thing);
+    for (const store::NetworkLink& link : further.network.links) {
+      if (state::leads_outside(link))
+        error.causes.push_back(fmt::format("interface {}, a veth with its other end outside", link.name));
+    }
+  }
+  return error.causes.empty() ? Result<void>() : Result<void>(std::move(error));
+}
+
 }  // namespace
 
 Result<void> check_further(const store::TreeImage& tree, bool joins) {
   CKPT_TRY(state::validate_further(tree));
   const store::Namespaces& namespaces = tree.namespaces;
+  CKPT_TRY(check_networks(namespaces));
   if (std::none_of(namespaces.further.begin(), namespaces.further.end(), is_mounts)) return {};
   if (joins || namespaces.has("user")) {
     return fail(Code::kUnsupported, "the image",
