@@ -117,7 +117,8 @@ class Fill {
     for (auto& guard : guards) guard = {start, start + kPageSize};
   }
   void one(FileIdentity& v) {
-    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name] = v;
+    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name, mounts] = v;
+    mounts = 1;
     all(path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name);
     space = kMaxSpaces - 1;
   }
@@ -251,13 +252,14 @@ class Fill {
            sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
            actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp,
            cgroups, policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp,
-           thp_but, merge, tiles, timer_ids, slots, autogroup, gpu_thread, oom, filter, arguments] = v;
+           thp_but, merge, tiles, timer_ids, slots, autogroup, gpu_thread, oom, filter, further, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
         sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
         actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
         policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp, thp_but, merge,
         tiles, timer_ids, gpu_thread, oom, filter, arguments);
     slots = 64, autogroup = -7;
+    further = {0, 2};
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = fs_of = sighand_of = -1;
     map_end_ = 0;
@@ -290,8 +292,12 @@ class Fill {
     all(uids, gids, denies_setgroups, owner, owns);
   }
   void one(Namespaces& v) {
-    auto& [own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts] = v;
-    all(own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts);
+    auto& [own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts, further] = v;
+    all(own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts, further);
+  }
+  void one(FurtherNamespace& v) {
+    auto& [kind, hostname, domainname, ipc_limits, network, mounts] = v;
+    all(kind, hostname, domainname, ipc_limits, network, mounts);
   }
   void one(FileAttribute& v) {
     auto& [name, value] = v;
