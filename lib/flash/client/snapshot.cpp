@@ -20,13 +20,20 @@ namespace ckpt::flash {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kUnit = 512 << 10;                ///< what a write of the program has to wait for
+/// What a write of the program has to wait for: a huge page, which is protected in a hundredth of the time that its
+/// small ones take (0.3 ms a GiB and 30, measured), and is not split where it is let go as a whole.
+constexpr uint64_t kUnit = uint64_t{2} << 20;
 constexpr uint64_t kWorthIt = 256 << 10;             ///< parts below this are copied at once
 constexpr uint64_t kProtected = uint64_t{64} << 20;  ///< bytes by one call, so that several threads share the work
 
 #ifndef UFFD_FEATURE_WP_UNPOPULATED
 #define UFFD_FEATURE_WP_UNPOPULATED (1 << 13)
 #endif
+
+/// Up to the next multiple of `step` among addresses, and not beyond the end.
+uint64_t bytes_to_boundary(const std::byte* at, const std::byte* end, uint64_t step) {
+  return std::min<uint64_t>(step - reinterpret_cast<uint64_t>(at) % step, static_cast<uint64_t>(end - at));
+}
 
 /// Also the kernel's own writes, read(2) into a tensor for instance, must wait: what serves writes of the program
 /// alone will not do. Pages that nothing was written to yet must be protected, too (Linux 6.4).
@@ -72,8 +79,8 @@ bool Snapshot::protect(const CopyPart& part) {
   if (::ioctl(fault_.get(), UFFDIO_REGISTER, &request) != 0) return false;
   ranges_.push_back({begin, static_cast<uint64_t>(end - begin), units_.size()});
   auto* to = static_cast<std::byte*>(part.to);
-  for (std::byte* at = begin; at < end; at += kUnit)
-    units_.push_back({at, to + (at - from), std::min<uint64_t>(kUnit, static_cast<uint64_t>(end - at))});
+  for (std::byte* at = begin; at < end; at = units_.back().from + units_.back().bytes)
+    units_.push_back({at, to + (at - from), bytes_to_boundary(at, end, kUnit)});
   protected_bytes_ += request.range.len;
   return true;
 }
@@ -103,8 +110,8 @@ std::unique_ptr<Snapshot> Snapshot::begin(const std::vector<CopyPart>& parts, un
   if (!start_thread(out->server_, [self] { self->serve(); })) return nullptr;
   std::vector<std::pair<std::byte*, uint64_t>> calls;
   for (const Range& range : out->ranges_) {
-    for (uint64_t at = 0; at < range.bytes; at += kProtected)
-      calls.emplace_back(range.from + at, std::min(kProtected, range.bytes - at));
+    for (std::byte *at = range.from, *end = at + range.bytes; at < end; at += calls.back().second)
+      calls.emplace_back(at, bytes_to_boundary(at, end, kProtected));
   }
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};
@@ -191,7 +198,8 @@ void Snapshot::serve_fault(uint64_t address) {
   auto* place = reinterpret_cast<std::byte*>(align_down(address, kPage));
   for (const Range& range : ranges_) {
     if (place < range.from || place >= range.from + range.bytes) continue;
-    const size_t unit = range.first + static_cast<size_t>(place - range.from) / kUnit;
+    const uint64_t before = reinterpret_cast<uint64_t>(range.from) / kUnit;
+    const size_t unit = range.first + reinterpret_cast<uint64_t>(place) / kUnit - before;
     // Protected while `begin` still runs, it is copied now; one that another thread copies is let go by that one.
     if (states_[unit].load() == 2)
       unprotect(units_[unit]);
