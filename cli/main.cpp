@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "lib/base/linkage.h"
 #include "lib/base/program_cancel.h"
+#include "lib/state/landlock/capture.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ void keep_standard_descriptors() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (ckpt::capture::is_outsider(argc, argv)) ckpt::capture::wait_as_outsider();
   ckpt::cli::GlobalOptions options;
   try {
     keep_standard_descriptors();

@@ -634,6 +634,43 @@ def special_roots_keyring(place):
     target.check(0)
 
 
+def see_outsider(user, seen):
+    """What the user `user` may read of the process that ckpt makes for its question about Landlock, once there is one."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid != user or not read_text(f"/proc/{pid}/cmdline").startswith("ckpt-outsider"):
+                continue
+            descriptors = [os.readlink(f"/proc/{pid}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{pid}/fd")]
+            seen.append((read_text(f"/proc/{pid}/environ"), sorted(descriptors)))
+
+
+def special_outsider(place):
+    """Nothing of ckpt's is in the process that the target's user may look into."""
+    user, seen, over, folder = 65534, [], threading.Event(), place.folder("images")
+
+    def look():
+        while not over.is_set():
+            see_outsider(user, seen)
+
+    process = subprocess.Popen(["sleep", "1000"], user=user, group=user, extra_groups=[], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+    watcher = threading.Thread(target=look)
+    os.environ["CKPT_TEST_SECRET"] = "secret"
+    try:
+        watcher.start()
+        for attempt in range(50):
+            if not seen:
+                ckpt("dump", "-R", "-p", process.pid, "-f", os.path.join(folder, str(attempt))).expect(0)
+    finally:
+        over.set()
+        watcher.join()
+        process.kill()
+        process.wait()
+    if not seen:
+        raise Skip("there is no such process: this kernel has no Landlock")
+    if set(environment for environment, _ in seen) != {""} or any(set(d) - {"/dev/null", "socket"} for _, d in seen):
+        raise Failure(f"something of ckpt's is in it: {seen}")
+
+
 CONNECTING = """
 import select, socket, sys
 connection, to = socket.socket(), ("127.0.0.1", int(sys.argv[1]))

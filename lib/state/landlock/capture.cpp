@@ -1,7 +1,9 @@
 #include "lib/state/landlock/capture.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/kcmp.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -11,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
 #include "lib/proc/landlock.h"
 #include "lib/proc/userfault.h"
@@ -23,28 +26,51 @@ struct Ids {
   uint32_t uid = 0, gid = 0;
 };
 
-bool become(const Ids& ids) {
+bool take_ids(const Ids& ids) {
   if (::syscall(SYS_setresgid, ids.gid, ids.gid, ids.gid) != 0) return false;
   if (::syscall(SYS_setresuid, ids.uid, ids.uid, ids.uid) != 0) return false;
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   const __user_cap_data_struct none[2] = {};
-  if (::syscall(SYS_capset, &header, none) != 0) return false;
-  // Who may not be dumped is looked into by nobody.
-  return ::syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
+  return ::syscall(SYS_capset, &header, none) == 0;
 }
 
+/// Who may not be dumped is looked into by nobody.
+bool become(const Ids& ids) { return take_ids(ids) && ::syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) == 0; }
+
 constexpr size_t kMostChildren = 16;
+constexpr const char* kOutsider = "ckpt-outsider";
+constexpr int kChannel = STDERR_FILENO + 1;
+
+/// Of another user than ckpt: whoever has these ids may look into it, so nothing of ckpt's stays, first of all its
+/// memory. Does not return where the process is no longer fit for the maker's answer.
+void execute_outsider(int channel, const Ids& ids) {
+  if (channel != kChannel) ::syscall(SYS_dup3, channel, kChannel, 0);
+  else ::syscall(SYS_fcntl, channel, F_SETFD, 0);
+  ::syscall(SYS_close_range, kChannel + 1, ~0u, 0);
+  ::syscall(SYS_close_range, STDIN_FILENO, STDERR_FILENO, 0);
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) ::syscall(SYS_open, "/dev/null", O_RDWR, 0);
+  const char* const arguments[] = {kOutsider, nullptr};
+  const char* const environment[] = {nullptr};
+  // Not to be dumped, so not to be looked into, until it is another program.
+  if (take_ids(ids)) ::syscall(SYS_execve, "/proc/self/exe", arguments, environment);
+  const int32_t none = 0;
+  ::syscall(SYS_write, kChannel, &none, sizeof none);
+  ::syscall(SYS_exit_group, 1);
+}
 
 /// In the maker's process, with plain system calls: a child for each pair of ids that comes, which answers with its
 /// number, or 0.
 void make_children(int channel) {
   std::array<long, kMostChildren> made{};
+  const long own = ::syscall(SYS_getuid);
   size_t count = 0;
   Ids ids;
   while (count < kMostChildren && ::syscall(SYS_read, channel, &ids, sizeof ids) == sizeof ids) {
     const long pid = ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) {
-      int32_t answer = become(ids) ? static_cast<int32_t>(::syscall(SYS_getpid)) : 0;
+      if (ids.uid != own) execute_outsider(channel, ids);
+      int32_t answer =
+          ids.uid == own && become(ids) ? static_cast<int32_t>(::syscall(SYS_getpid)) : 0;
       ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
       if (::syscall(SYS_write, channel, &answer, sizeof answer) != sizeof answer) ::syscall(SYS_exit_group, 1);
       ::syscall(SYS_close, channel);
@@ -75,6 +101,19 @@ bool is_in(int process, const std::optional<std::pair<std::string, std::string>>
 }
 
 }  // namespace
+
+bool is_outsider(int argc, const char* const* argv) { return argc == 1 && std::strcmp(argv[0], kOutsider) == 0; }
+
+void wait_as_outsider() {
+  const auto number = static_cast<int32_t>(::getpid());
+  if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0 || ::write(kChannel, &number, sizeof number) != sizeof number)
+    ::_exit(1);
+  // What comes on it is for others.
+  pollfd hang_up{kChannel, 0, 0};
+  while (::poll(&hang_up, 1, -1) < 0 && errno == EINTR) {
+  }
+  ::_exit(0);
+}
 
 OutsiderMaker::OutsiderMaker() {
   int ends[2];

@@ -33,6 +33,12 @@ class OutsiderMaker {
   UniqueFd channel_;  ///< its end is that of the process and its children
 };
 
+/// What a process that another user may look into is made of: this program, executed anew, with nothing of ckpt's in
+/// its memory, environment and descriptors. False: `argv` is not that of one.
+bool is_outsider(int argc, const char* const* argv);
+/// Tells its number on the descriptor that it was given, and ends when nobody is at the other end.
+[[noreturn]] void wait_as_outsider();
+
 /// Processes of ckpt's, in no domain of the tree's, each with the ids of some of the tree and no capabilities. A thread
 /// may look into such a one unless it is in a domain itself.
 class Outsiders {
