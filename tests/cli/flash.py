@@ -727,7 +727,8 @@ class Flash(unittest.TestCase):
             self.trainer(save + how)
             wait_until(lambda: self.deaths() == deaths, 5)
         for how in ("e.close()", "with e:\n    sys.exit(0)"):
-            self.assertEqual(self.trainer(save + how).returncode, 0)
+            done = self.trainer(save + how)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
         time.sleep(0.2)
         self.assertEqual(self.deaths(), deaths)
 
