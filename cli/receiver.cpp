@@ -162,6 +162,12 @@ void Receiver::lose(const Error& reason) {
   (void)link_.send(Kind::kNot, as_bytes(text).first(std::min(text.size(), migrate::Link::kMostPayload)));
 }
 
+/// It is too late to refuse: that no more comes is told of once they run, or of the restore that misses it now.
+void Receiver::part() {
+  link_.close();
+  if (desk_) desk_->give_up();
+}
+
 /// True once the processes run.
 Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   constexpr int kBeatMs = 500;
@@ -178,12 +184,10 @@ Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   while (const int signal = signals.next()) {
     if (signal != SIGCHLD && !going_) return fail(Code::kInterrupted, "", "interrupted");
   }
-  if (fds[3].revents != 0) CKPT_TRY(hear_desk());
-  if (fds[2].revents != 0) {
-    auto heard = hear_source();
-    if (!heard && !going_) return std::move(heard).error();
-    if (!heard) link_.close();  // it is too late to refuse: that no more comes is told of once they run
-  }
+  Result<void> heard = fds[3].revents != 0 ? hear_desk() : Result<void>();
+  if (heard && fds[2].revents != 0) heard = hear_source();
+  if (!heard && !going_) return std::move(heard).error();
+  if (!heard) part();
   if (!going_ && made_at_us_ != 0 && monotonic_us() - made_at_us_ > kPatienceUs)
     return fail(Code::kBusy, link_.peer(), "does not say that the processes may run");
   return restore.finished() ? look_back(restore) : Result<bool>(false);

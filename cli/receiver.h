@@ -39,6 +39,7 @@ class Receiver {
   Result<void> take_later(const migrate::Frame& frame);
   Result<void> await_pages();
   void lose(const Error& reason);
+  void part();
 
   migrate::Link& link_;
   const migrate::Hello hello_;
