@@ -88,6 +88,7 @@ Result<void> Receiver::make() {
   CKPT_TRY_ASSIGN(CkptRun restore, CkptRun::start(restore_words(theirs.get()), signals));
   theirs.reset();
   if (desk_) desk_->close_theirs();
+  heard_us_ = monotonic_us();
   for (Result<bool> runs = false; !*runs;) {
     runs = step(restore, signals);
     if (runs) continue;
@@ -162,6 +163,14 @@ void Receiver::lose(const Error& reason) {
   (void)link_.send(Kind::kNot, as_bytes(text).first(std::min(text.size(), migrate::Link::kMostPayload)));
 }
 
+/// A restore that waits for pages can do nothing else: none that come for too long is an error.
+Result<void> Receiver::check_silence(bool heard) {
+  const uint64_t now = monotonic_us();
+  if (heard || !desk_ || !desk_->owes()) heard_us_ = now;
+  if (now - heard_us_ <= link_.silence_us()) return {};
+  return fail(Code::kBusy, link_.peer(), "has sent nothing for too long");
+}
+
 /// It is too late to refuse: that no more comes is told of once they run, or of the restore that misses it now.
 void Receiver::part() {
   link_.close();
@@ -176,7 +185,7 @@ Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
                                pollfd{going_ && !lazy() ? -1 : link_.in(), POLLIN, 0},
                                pollfd{desk_ ? desk_->descriptor() : -1, POLLIN, 0}};
   const int ready = ::poll(fds.data(), fds.size(), kBeatMs);
-  if (ready == 0) CKPT_TRY(going_ ? Result<void>() : link_.send(Kind::kAlive));
+  Result<void> heard = ready == 0 ? link_.send(Kind::kAlive) : Result<void>();
   if (fds[0].revents != 0) {
     CKPT_TRY_ASSIGN(const bool runs, hear_gate());
     if (runs) return true;
@@ -184,8 +193,9 @@ Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   while (const int signal = signals.next()) {
     if (signal != SIGCHLD && !going_) return fail(Code::kInterrupted, "", "interrupted");
   }
-  Result<void> heard = fds[3].revents != 0 ? hear_desk() : Result<void>();
+  if (heard && fds[3].revents != 0) heard = hear_desk();
   if (heard && fds[2].revents != 0) heard = hear_source();
+  if (heard) heard = check_silence(fds[2].revents != 0);
   if (!heard && !going_) return std::move(heard).error();
   if (!heard) part();
   if (!going_ && made_at_us_ != 0 && monotonic_us() - made_at_us_ > kPatienceUs)

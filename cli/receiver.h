@@ -39,6 +39,7 @@ class Receiver {
   Result<void> take_later(const migrate::Frame& frame);
   Result<void> await_pages();
   void lose(const Error& reason);
+  Result<void> check_silence(bool heard);
   void part();
 
   migrate::Link& link_;
@@ -49,6 +50,7 @@ class Receiver {
   std::optional<migrate::PageDesk> desk_;          ///< lazily: of those who need pages
   std::vector<migrate::Claim::Process> processes_; ///< that were let go, at least
   uint64_t made_at_us_ = 0;  ///< 0: not yet
+  uint64_t heard_us_ = 0;    ///< when the source last said something, or was owed no page
   int outside_ = 0;          ///< the first of the processes made, as it is seen here
   bool going_ = false;       ///< the restore may let them go
 };

@@ -26,6 +26,8 @@ class PageDesk {
   /// `descriptor` is readable: takes one question, and asks the source for what is missing. Of a link that is broken
   /// the source says so.
   Result<void> hear(const Stage& stage, Link& link);
+  /// Somebody waits for what has not come.
+  bool owes() const { return !waiting_.empty(); }
   /// A unit has come.
   void arrived(const Stage& stage);
   /// All have: nobody needs to ask any more.

@@ -187,6 +187,19 @@ def moves_lazily():
         wait_until(lambda: not glob.glob("/dev/shm/.ckpt-receive-*"), "nothing is left")
 
 
+def waits_for_contents():
+    """They are compared, or put back, between "go" and "runs": however long that takes, both ends hear of each other."""
+    with open("content", "wb") as content:
+        content.write(random.randbytes(3 << 20))
+    with Peer(1) as peer:
+        begin = time.monotonic()
+        done = migrate(peer.pid, "--lazy", "--bandwidth", "1M", "--files", os.path.abspath("content"), timeout="1")
+        if done.returncode != 0 or time.monotonic() - begin < 2:
+            yield f"exit {done.returncode} after {time.monotonic() - begin:.1f} s: {done.stderr}"
+        if problem := peer.problem():
+            yield problem
+
+
 LAZY_CASES = [
     # victim, side, frame, when, which of them, what is left: "here" or "there" and running, "stopped": here, and told of with exit code 10
     ("receiver", "to", "later", "after", 1, "here"), ("receivers", "to", "go", "before", 1, "here"), ("link", "to", "go", "before", 1, "here"),
@@ -330,4 +343,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(moves, moves_by_words, moves_lazily, survives_lazily, refuses, forged, unknown, survives, random_moments, leaves_nothing)
+main(moves, moves_by_words, moves_lazily, waits_for_contents, survives_lazily, refuses, forged, unknown, survives, random_moments, leaves_nothing)
