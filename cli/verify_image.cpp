@@ -80,6 +80,7 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
   Stopwatch watch;
   CKPT_TRY_ASSIGN(Outcome outcome, examine(context, dir));
   if (options.rehearse && outcome.findings.empty()) {
+    CKPT_TRY(check_trust(dir, options.trust));
     CKPT_TRY(fetch_from_elsewhere(dir));
     const auto trust = options.trust ? store::Trust::kAnybody : store::Trust::kOwn;
     CKPT_TRY_ASSIGN(outcome.rehearsal, engine::rehearse(dir, trust, context.cancel));

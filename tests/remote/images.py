@@ -119,6 +119,7 @@ class Images(unittest.TestCase):
 
     def test_it_is_rehearsed(self):
         """In namespaces of which none has a network."""
+        self.assertIn("--trust", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", code=5))
         self.assertIn("would be restored as it was", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", "--trust"))
 
     def test_a_chain_becomes_one(self):
@@ -294,6 +295,9 @@ class Images(unittest.TestCase):
             waits = pool.submit(self.run_ckpt, "restore", "-f", url, "--trust", "--pidfile", pidfile, "--external-pipes", "null", code=128 + signal.SIGKILL)
             eventually(lambda: pidfile.exists() and pidfile.read_text().strip())
             pid = int(pidfile.read_text())
+            # Whoever ends it before ckpt has let it go fails the restore.
+            status = pathlib.Path(f"/proc/{pid}/status")
+            eventually(lambda: "TracerPid:\t0" in status.read_text() and state_of(pid) in "SR")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             waits.result(60)

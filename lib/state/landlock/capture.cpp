@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/kcmp.h>
+#include <linux/keyctl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,63 +23,88 @@ namespace ckpt::capture {
 
 namespace {
 
-struct Ids {
+struct Wanted {
   uint32_t uid = 0, gid = 0;
+  uint32_t anew = 0;  ///< executed anew, since who has these ids may look into it, and not into ckpt
 };
 
-bool take_ids(const Ids& ids) {
-  if (::syscall(SYS_setresgid, ids.gid, ids.gid, ids.gid) != 0) return false;
-  if (::syscall(SYS_setresuid, ids.uid, ids.uid, ids.uid) != 0) return false;
+bool take_ids(const Wanted& wanted) {
+  if (::syscall(SYS_setresgid, wanted.gid, wanted.gid, wanted.gid) != 0) return false;
+  if (::syscall(SYS_setresuid, wanted.uid, wanted.uid, wanted.uid) != 0) return false;
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   const __user_cap_data_struct none[2] = {};
   return ::syscall(SYS_capset, &header, none) == 0;
 }
 
-/// Who may not be dumped is looked into by nobody.
-bool become(const Ids& ids) { return take_ids(ids) && ::syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) == 0; }
-
 constexpr size_t kMostChildren = 16;
+constexpr int kPatienceMs = 5000;
 constexpr const char* kOutsider = "ckpt-outsider";
-constexpr int kChannel = STDERR_FILENO + 1;
+constexpr int kAnswer = STDERR_FILENO + 1;
 
-/// Of another user than ckpt: whoever has these ids may look into it, so nothing of ckpt's stays, first of all its
-/// memory. Does not return where the process is no longer fit for the maker's answer.
-void execute_outsider(int channel, const Ids& ids) {
-  if (channel != kChannel) ::syscall(SYS_dup3, channel, kChannel, 0);
-  else ::syscall(SYS_fcntl, channel, F_SETFD, 0);
-  ::syscall(SYS_close_range, kChannel + 1, ~0u, 0);
+/// In a child, with plain system calls: nothing of ckpt's stays, its terminal, groups, keys and folder included. Comes
+/// back where that fails.
+void execute_outsider(int answer, const Wanted& wanted) {
+  if (answer != kAnswer) ::syscall(SYS_dup3, answer, kAnswer, 0);
+  else ::syscall(SYS_fcntl, answer, F_SETFD, 0);
+  ::syscall(SYS_close_range, kAnswer + 1, ~0u, 0);
   ::syscall(SYS_close_range, STDIN_FILENO, STDERR_FILENO, 0);
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) ::syscall(SYS_open, "/dev/null", O_RDWR, 0);
+  ::syscall(SYS_setsid);
+  ::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr);
+  ::syscall(SYS_setgroups, 0, nullptr);
+  if (::syscall(SYS_chdir, "/") != 0 || !take_ids(wanted)) return;
   const char* const arguments[] = {kOutsider, nullptr};
   const char* const environment[] = {nullptr};
-  // Not to be dumped, so not to be looked into, until it is another program.
-  if (take_ids(ids)) ::syscall(SYS_execve, "/proc/self/exe", arguments, environment);
-  const int32_t none = 0;
-  ::syscall(SYS_write, kChannel, &none, sizeof none);
-  ::syscall(SYS_exit_group, 1);
+  // With other ids it is not to be dumped, and so not to be looked into, until it is another program.
+  ::syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0, 0);
+  ::syscall(SYS_execve, "/proc/self/exe", arguments, environment);
 }
 
-/// In the maker's process, with plain system calls: a child for each pair of ids that comes, which answers with its
-/// number, or 0.
+[[noreturn]] void be_outsider(int answer, const Wanted& wanted) {
+  if (wanted.anew != 0) {
+    execute_outsider(answer, wanted);
+    ::syscall(SYS_exit_group, 1);
+  }
+  // Who may not be dumped is looked into by nobody.
+  const bool is_one = take_ids(wanted) && ::syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
+  ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  const char done = 'y';
+  if (!is_one || ::syscall(SYS_write, answer, &done, 1) != 1) ::syscall(SYS_exit_group, 1);
+  for (;;) ::syscall(SYS_pause);
+}
+
+/// In the maker's process, with plain system calls. Its number once it is one; 0: it is none.
+long make_child(int channel, const Wanted& wanted) {
+  int ends[2];
+  if (::syscall(SYS_pipe2, ends, O_CLOEXEC) != 0) return 0;
+  const long pid = ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  if (pid == 0) {
+    ::syscall(SYS_close, channel);
+    ::syscall(SYS_close, ends[0]);
+    be_outsider(ends[1], wanted);
+  }
+  ::syscall(SYS_close, ends[1]);
+  // It ends without a word where it fails; whoever has its ids may stop it as well.
+  pollfd answers{ends[0], POLLIN, 0};
+  char done = 'n';
+  const bool heard = pid > 0 && ::syscall(SYS_poll, &answers, 1, kPatienceMs) == 1 &&
+                     ::syscall(SYS_read, ends[0], &done, 1) == 1 && done == 'y';
+  ::syscall(SYS_close, ends[0]);
+  if (heard || pid <= 0) return heard ? pid : 0;
+  ::syscall(SYS_kill, pid, SIGKILL);
+  ::syscall(SYS_wait4, pid, nullptr, 0, nullptr);
+  return 0;
+}
+
+/// A child for each that is wanted; the answer is its number, or 0.
 void make_children(int channel) {
   std::array<long, kMostChildren> made{};
-  const long own = ::syscall(SYS_getuid);
   size_t count = 0;
-  Ids ids;
-  while (count < kMostChildren && ::syscall(SYS_read, channel, &ids, sizeof ids) == sizeof ids) {
-    const long pid = ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-    if (pid == 0) {
-      if (ids.uid != own) execute_outsider(channel, ids);
-      int32_t answer =
-          ids.uid == own && become(ids) ? static_cast<int32_t>(::syscall(SYS_getpid)) : 0;
-      ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-      if (::syscall(SYS_write, channel, &answer, sizeof answer) != sizeof answer) ::syscall(SYS_exit_group, 1);
-      ::syscall(SYS_close, channel);
-      for (;;) ::syscall(SYS_pause);
-    }
-    const int32_t none = 0;
-    if (pid > 0) made[count++] = pid;
-    else ::syscall(SYS_write, channel, &none, sizeof none);
+  Wanted wanted;
+  while (::syscall(SYS_read, channel, &wanted, sizeof wanted) == sizeof wanted) {
+    const auto pid = static_cast<int32_t>(count < kMostChildren ? make_child(channel, wanted) : 0);
+    if (pid != 0) made[count++] = pid;
+    if (::syscall(SYS_write, channel, &pid, sizeof pid) != sizeof pid) break;
   }
   for (size_t i = 0; i < count; ++i) {
     ::syscall(SYS_kill, made[i], SIGKILL);
@@ -100,19 +126,29 @@ bool is_in(int process, const std::optional<std::pair<std::string, std::string>>
   return namespaces && pid && user && *pid == namespaces->first && *user == namespaces->second;
 }
 
+/// Whether all of the tree may do so anyway.
+bool may_look_into_ckpt(const Inventory& running) {
+  auto own = proc::read_status(::getpid(), ::getpid());
+  if (!own) return false;
+  const auto& processes = running.image.processes;
+  return std::all_of(processes.begin(), processes.end(), [&](const store::ProcessImage& process) {
+    if (process.zombie || process.threads.empty()) return true;
+    const store::Thread& leader = process.threads[0];
+    return leader.uid[0] == own->uid[0] && (own->cap_permitted & ~leader.cap_permitted) == 0;
+  });
+}
+
 }  // namespace
 
 bool is_outsider(int argc, const char* const* argv) { return argc == 1 && std::strcmp(argv[0], kOutsider) == 0; }
 
 void wait_as_outsider() {
-  const auto number = static_cast<int32_t>(::getpid());
-  if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0 || ::write(kChannel, &number, sizeof number) != sizeof number)
-    ::_exit(1);
-  // What comes on it is for others.
-  pollfd hang_up{kChannel, 0, 0};
-  while (::poll(&hang_up, 1, -1) < 0 && errno == EINTR) {
-  }
-  ::_exit(0);
+  // With its maker, who is there as long as somebody reads the answer.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const char done = 'y';
+  if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0 || ::write(kAnswer, &done, 1) != 1) ::_exit(1);
+  ::close(kAnswer);
+  for (;;) ::pause();
 }
 
 OutsiderMaker::OutsiderMaker() {
@@ -131,10 +167,10 @@ OutsiderMaker::~OutsiderMaker() {
   if (process_) process_->join();
 }
 
-int OutsiderMaker::make(uint32_t uid, uint32_t gid) {
-  const Ids ids{uid, gid};
+int OutsiderMaker::make(uint32_t uid, uint32_t gid, bool anew) {
+  const Wanted wanted{uid, gid, anew ? 1u : 0u};
   int32_t number = 0;
-  if (!channel_ || ::send(channel_.get(), &ids, sizeof ids, MSG_NOSIGNAL) != sizeof ids) return 0;
+  if (!channel_ || ::send(channel_.get(), &wanted, sizeof wanted, MSG_NOSIGNAL) != sizeof wanted) return 0;
   ssize_t got = 0;
   while ((got = ::read(channel_.get(), &number, sizeof number)) < 0 && errno == EINTR) {
   }
@@ -144,6 +180,7 @@ int OutsiderMaker::make(uint32_t uid, uint32_t gid) {
 Outsiders::Outsiders(const Inventory& running, OutsiderMaker& maker) : asks_(proc::has_landlock()) {
   if (!asks_) return;
   bool all = true;
+  const bool anew = !may_look_into_ckpt(running);
   const auto namespaces = namespaces_of_children();
   for (const store::ProcessImage& process : running.image.processes) {
     if (process.zombie || process.threads.empty()) continue;
@@ -155,7 +192,7 @@ Outsiders::Outsiders(const Inventory& running, OutsiderMaker& maker) : asks_(pro
       continue;
     }
     auto [child, is_new] = children_.try_emplace({leader.uid[0], leader.gid[0]}, 0);
-    if (is_new) child->second = maker.make(leader.uid[0], leader.gid[0]);
+    if (is_new) child->second = maker.make(leader.uid[0], leader.gid[0], anew);
     all = all && child->second != 0;
   }
   if (!all) proc::prepare_landlock_look();

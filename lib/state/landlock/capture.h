@@ -25,8 +25,9 @@ class OutsiderMaker {
   OutsiderMaker(OutsiderMaker&&) = delete;
   OutsiderMaker& operator=(OutsiderMaker&&) = delete;
   ~OutsiderMaker();
-  /// A process with these ids and no capabilities, until this object ends; 0: it cannot be made.
-  int make(uint32_t uid, uint32_t gid);
+  /// A process with these ids and no capabilities, until this object ends; 0: it cannot be made. `anew`: with nothing
+  /// of ckpt's in it, for whoever has these ids may look into it.
+  int make(uint32_t uid, uint32_t gid, bool anew);
 
  private:
   std::optional<proc::WaitingChild> process_;
@@ -36,7 +37,7 @@ class OutsiderMaker {
 /// What a process that another user may look into is made of: this program, executed anew, with nothing of ckpt's in
 /// its memory, environment and descriptors. False: `argv` is not that of one.
 bool is_outsider(int argc, const char* const* argv);
-/// Tells its number on the descriptor that it was given, and ends when nobody is at the other end.
+/// Says on the descriptor that it was given that it is there, and ends with its maker.
 [[noreturn]] void wait_as_outsider();
 
 /// Processes of ckpt's, in no domain of the tree's, each with the ids of some of the tree and no capabilities. A thread

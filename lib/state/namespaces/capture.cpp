@@ -72,11 +72,17 @@ Result<void> take_cgroup_roots(Walk& walk) {
 Result<void> take_user_namespace(Walk& walk) {
   store::Namespaces& out = walk.out.image.namespaces;
   CKPT_TRY_ASSIGN(out.user, state::read_user_namespace(walk.members[0].entry.pid, out.own));
+  return {};
+}
+
+/// Of both looks: what a dump says is what the last one has found.
+void look_at_user_namespace(Walk& walk) {
+  const store::Namespaces& out = walk.out.image.namespaces;
   const auto owns = [&](const char* kind) {
     return std::find(out.user.owns.begin(), out.user.owns.end(), kind) != out.user.owns.end();
   };
   constexpr int kInit = 1;
-  if (!walk.options.ends || !owns("pid")) return {};
+  if (!walk.options.ends || !owns("pid")) return;
   if (walk.members[0].entry.pid != kInit) {
     walk.out.notes.push_back(
         "it is not process 1 of a pid namespace that belongs to its user namespace, which a restore makes again with "
@@ -85,7 +91,6 @@ Result<void> take_user_namespace(Walk& walk) {
     walk.out.block(0, "namespace mnt", "does not belong to the user namespace of process 1, which is not supported",
                    "--leave-running");
   }
-  return {};
 }
 
 }  // namespace
@@ -117,6 +122,7 @@ Result<void> inventory_namespaces(Walk& walk) {
   }
   if (out.has("cgroup") && then == nullptr) CKPT_TRY(take_or_block(walk, "cgroup", take_cgroup_roots(walk)));
   if (out.has("user") && then == nullptr) CKPT_TRY(take_or_block(walk, "user", take_user_namespace(walk)));
+  if (out.has("user")) look_at_user_namespace(walk);
   if (out.has("net")) {
     if (then != nullptr) {
       out.network = then->network;  // ckpt has put a packet filter there since, perhaps

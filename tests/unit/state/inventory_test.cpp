@@ -29,7 +29,7 @@ TEST_CASE("inventory: whom threads look at out of a domain has ids, no capabilit
     std::vector<std::pair<uint32_t, uint32_t>> wanted = {{::getuid(), ::getgid()}};
     if (::geteuid() == 0) wanted.emplace_back(12345, 23456);
     for (const auto& [uid, gid] : wanted) {
-      made.push_back(maker.make(uid, gid));
+      made.push_back(maker.make(uid, gid, false));
       REQUIRE(made.back() > 0);
       auto status = proc::read_status(made.back(), made.back());
       REQUIRE(status);
@@ -37,7 +37,10 @@ TEST_CASE("inventory: whom threads look at out of a domain has ids, no capabilit
       for (int i = 0; i < 3; ++i) CHECK(status->gid[i] == gid);
       CHECK(status->cap_permitted == 0);
     }
-    if (::geteuid() != 0) CHECK(maker.make(12345, 23456) == 0);
+    if (::geteuid() != 0) CHECK(maker.make(12345, 23456, false) == 0);
+    while (made.size() < 16) made.push_back(maker.make(::getuid(), ::getgid(), false));
+    CHECK(maker.make(::getuid(), ::getgid(), false) == 0);  // so many and no more, and those go on
+    for (int pid : made) CHECK(proc::read_status(pid, pid).has_value());
   }
   for (int pid : made) CHECK(!proc::read_status(pid, pid));
 }
