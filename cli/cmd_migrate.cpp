@@ -160,6 +160,8 @@ void add_restore_wishes(VerbOptions& app, MigrateFlags& flags) {
                  "There: take this file as it is; a path or a pattern, more than once if need be")
       .type_name("FILE")
       .one_value_each();
+  app.add_flag("--drop-labels", flags.wishes.drop_labels,
+               "There: let processes have ckpt's own security label where theirs was another");
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ std::vector<std::string> Receiver::restore_words(int permit) const {
   for (const std::string& address : wishes.addresses) out.push_back("--map-address=" + address);
   for (const std::string& file : wishes.allow_changed) out.push_back("--allow-changed=" + file);
   if (desk_) out.insert(out.end(), {"--lazy", "--coming=" + desk_->describe()});
+  if (wishes.drop_labels) out.emplace_back("--drop-labels");
   return out;
 }
 

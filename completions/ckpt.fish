@@ -177,6 +177,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l dir -r -d 'There: k
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l new-pidns -d 'There: in a pid namespace of its own, where its numbers are free'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l map-address -r -d 'There: sockets of the address OLD have NEW, and so have their peers'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l allow-changed -r -d 'There: take this file as it is; a path or a pattern, more than once if need be'
+complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l drop-labels -d 'There: let processes have ckpt\'s own security label where theirs was another'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l max-memory -r -d 'Memory that ckpt aims to stay within (default 256M)'
 complete -c ckpt -n '__fish_seen_subcommand_from migrate' -l no-compress -d 'Send pages as they are'
 complete -c ckpt -n __fish_use_subcommand -f -a receive -d 'The other end of ckpt migrate, which starts it there'

@@ -33,7 +33,7 @@ bool take(const Json& doc, const char* name, T& value) {
 
 Result<RestoreWishes> parse_wishes(const Json& doc) {
   constexpr const char* kKnown[] = {"dir",         "new_pidns",     "external_pipes_null",
-                                    "map_address", "allow_changed", "lazy_silence_us"};
+                                    "map_address", "allow_changed", "drop_labels", "lazy_silence_us"};
   RestoreWishes out;
   for (const auto& [name, value] : doc.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
@@ -41,7 +41,8 @@ Result<RestoreWishes> parse_wishes(const Json& doc) {
   }
   if (!take(doc, "dir", out.dir) || !take(doc, "new_pidns", out.new_pid_namespace) ||
       !take(doc, "external_pipes_null", out.pipes_to_null) || !take(doc, "map_address", out.addresses) ||
-      !take(doc, "allow_changed", out.allow_changed) || !take(doc, "lazy_silence_us", out.lazy_silence_us))
+      !take(doc, "allow_changed", out.allow_changed) || !take(doc, "drop_labels", out.drop_labels) ||
+      !take(doc, "lazy_silence_us", out.lazy_silence_us))
     return not_understood("an option");
   if (out.dir.find('\0') != std::string::npos || (!out.dir.empty() && out.dir[0] != '/'))
     return fail(Code::kUsage, "--dir", "is no absolute path");
@@ -69,6 +70,7 @@ std::string to_json(const Hello& hello) {
   if (!wishes.dir.empty()) doc["restore"]["dir"] = wishes.dir;
   if (!wishes.addresses.empty()) doc["restore"]["map_address"] = wishes.addresses;
   if (!wishes.allow_changed.empty()) doc["restore"]["allow_changed"] = wishes.allow_changed;
+  if (wishes.drop_labels) doc["restore"]["drop_labels"] = true;  // an older ckpt refuses what it does not know
   if (wishes.lazy_silence_us != 0) doc["restore"]["lazy_silence_us"] = wishes.lazy_silence_us;
   return dump(doc);
 }

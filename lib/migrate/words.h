@@ -18,6 +18,7 @@ struct RestoreWishes {
   std::string dir;               ///< an existing folder to keep the image in meanwhile; empty: in memory
   bool new_pid_namespace = false;
   bool pipes_to_null = false;    ///< --external-pipes null
+  bool drop_labels = false;
   std::vector<std::string> addresses, allow_changed;
   uint64_t lazy_silence_us = 0;  ///< pages come once they run, and are lost after so long without one; 0: not so
 };
