@@ -67,7 +67,7 @@ class WholeTree final : public Rebuild {
     check_numbers(image_, reasons);
     if (auto possible = check_credentials(image_); !possible) reasons.add(possible.error());
     check_plan(image_, reasons);
-    if (!options_.drop_labels) check_labels(image_, reasons);
+    if (!options_.drop_labels) check_labels(image_, reasons, progress_);
     check_huge_pages(image_, reasons);
     if (options_.external.pipes == state::ExternalPipes::kNull) check_external(image_, options_.external, reasons);
     if (auto possible = check_io_urings(image_); !possible) reasons.add(possible.error());

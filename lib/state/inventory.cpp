@@ -432,6 +432,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   shared_memory.find_sources();
   block_unrestorable_memory(walk);
   inventory_outside(walk);
+  out.image.labels_recorded = true;
   note_labels(out);
   return out;
 }

@@ -109,6 +109,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("devices", t.devices);
   a.object("gpu", t.gpu);
   a.optional().object("namespaces", t.namespaces);
+  a.optional().flag("labels_recorded", t.labels_recorded);
 }
 
 template <class A>

@@ -119,6 +119,7 @@ struct TreeImage {
   std::vector<DeviceMemory> devices;
   GpuState gpu;
   Namespaces namespaces;
+  bool labels_recorded = false;  ///< whether Thread::labels tells, also where it is empty
   const ProcessImage& root() const { return processes.front(); }
   bool operator==(const TreeImage&) const = default;
 };

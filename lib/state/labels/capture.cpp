@@ -16,13 +16,16 @@ constexpr const char* kFiles[] = {"current",    "exec",        "fscreate",      
 std::string path_of(int tid, const std::string& name) { return "task/" + std::to_string(tid) + "/attr/" + name; }
 
 /// Those that a module of this kernel answers for: the others cannot be read of anybody.
-std::vector<std::string> find_files() {
-  std::vector<std::string> out;
-  const int own = ::getpid();
-  for (const char* name : kFiles) {
-    if (proc::read_small(own, path_of(own, name))) out.emplace_back(name);
-  }
-  return out;
+const std::vector<std::string>& files_here() {
+  static const std::vector<std::string> files = [] {
+    std::vector<std::string> out;
+    const int own = ::getpid();
+    for (const char* name : kFiles) {
+      if (proc::read_small(own, path_of(own, name))) out.emplace_back(name);
+    }
+    return out;
+  }();
+  return files;
 }
 
 }  // namespace
@@ -34,10 +37,11 @@ std::string parse_label(std::string_view text) {
   return text == kUnconfined ? std::string() : std::string(text);
 }
 
+bool tells_labels() { return !files_here().empty(); }
+
 Result<std::vector<store::SecurityLabel>> read_labels(int pid, int tid) {
-  static const std::vector<std::string> files = find_files();
   std::vector<store::SecurityLabel> out;
-  for (const std::string& name : files) {
+  for (const std::string& name : files_here()) {
     auto text = proc::read_small(pid, path_of(tid, name));
     if (!text && text.error().code == Code::kNotFound) return out;  // it has ended since
     if (!text) return std::move(text).error();

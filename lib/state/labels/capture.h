@@ -11,6 +11,9 @@
 
 namespace ckpt::capture {
 
+/// Whether a module of this kernel tells of labels, be they empty.
+bool tells_labels();
+
 /// Nothing where no module is there that tells. kIo: of one that is there it cannot be read.
 Result<std::vector<store::SecurityLabel>> read_labels(int pid, int tid);
 

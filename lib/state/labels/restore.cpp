@@ -33,7 +33,16 @@ std::string starter_of(const store::SecurityLabel& label) {
 
 }  // namespace
 
+bool records_labels(const store::TreeImage& tree) {
+  return tree.labels_recorded ||
+         std::any_of(tree.processes.begin(), tree.processes.end(), [](const store::ProcessImage& process) {
+           return std::any_of(process.threads.begin(), process.threads.end(),
+                              [](const store::Thread& thread) { return !thread.labels.empty(); });
+         });
+}
+
 void check_labels(const store::TreeImage& tree, const std::vector<store::SecurityLabel>& own, Reasons& reasons) {
+  if (!records_labels(tree)) return;
   for (const store::ProcessImage& process : tree.processes) {
     if (process.zombie) continue;
     std::set<std::pair<std::string, std::string>> told;
@@ -57,7 +66,9 @@ void check_labels(const store::TreeImage& tree, const std::vector<store::Securit
   }
 }
 
-void check_labels(const store::TreeImage& tree, Reasons& reasons) {
+void check_labels(const store::TreeImage& tree, Reasons& reasons, ProgressSink& progress) {
+  if (!records_labels(tree) && capture::tells_labels())
+    progress.note("the image is an older ckpt's, which did not record security labels: processes get ckpt's own");
   auto own = capture::read_labels(::getpid(), ::getpid());
   if (!own) return reasons.add(own.error());
   check_labels(tree, *own, reasons);

@@ -18,6 +18,7 @@ using Labels = std::vector<SecurityLabel>;
 
 store::TreeImage tree_with(const std::vector<Labels>& threads) {
   store::TreeImage tree;
+  tree.labels_recorded = true;
   store::ProcessImage& process = tree.processes.emplace_back();
   process.pid = 77;
   for (const Labels& labels : threads) {
@@ -74,6 +75,21 @@ TEST_CASE("labels: another one is refused once, with the command that starts ckp
   const std::string apparmor = refusal({{{"current", "docker-default (enforce)"}}}, {});
   CHECK(has(apparmor, "would be ckpt's: none"));
   CHECK(has(apparmor, "aa-exec -p 'docker-default' --"));
+}
+
+TEST_CASE("labels: an image that did not record them is no image of processes that had none") {
+  const Labels own = {{"current", "unconfined_u:unconfined_r:unconfined_t:s0"}};
+  store::TreeImage tree = tree_with({{}});
+  CHECK(restore::records_labels(tree));
+  tree.labels_recorded = false;
+  CHECK(!restore::records_labels(tree));
+  restore::Reasons none;
+  restore::check_labels(tree, own, none);
+  CHECK(none.size() == 0);
+  tree.processes[0].threads[0].labels = {{"current", "system_u:system_r:httpd_t:s0"}};  // of a ckpt in between
+  restore::Reasons some;
+  restore::check_labels(tree, own, some);
+  CHECK(some.size() == 1);
 }
 
 TEST_CASE("labels: one that ckpt has and a process had not, of another thread or of what it makes, is refused, too") {

@@ -324,8 +324,8 @@ class Fill {
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
     auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies,
-           handles, queues, rings, contexts, ipc, devices, gpu, namespaces] = v;
-    all(processes, files, descriptors, pipes, shared, filter, handles, ipc, namespaces);
+           handles, queues, rings, contexts, ipc, devices, gpu, namespaces, labels_recorded] = v;
+    all(processes, files, descriptors, pipes, shared, filter, handles, ipc, namespaces, labels_recorded);
     gpu = {"driver 1", {{"GPU-1", "a", 7}}, {"GPU-1", "GPU-2"}};
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
