@@ -54,26 +54,31 @@ Result<void> put_file(const fs::path& folder, const std::string& name, const std
   return io::replace_file(folder / name, content, {0600, false});
 }
 
-/// What a folder has; nullopt: it is gone. It is opened anew: that is when a network's file system asks its server,
+/// What a folder has. kNotFound: it is gone. It is opened anew: that is when a network's file system asks its server,
 /// where the names that it knows may be some seconds old.
-std::optional<std::set<std::string>> names_in(const fs::path& folder) {
+Result<std::set<std::string>> names_in(const fs::path& folder) {
   std::set<std::string> out;
   std::error_code ec;
   for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
     out.insert(it->path().filename().string());
-  if (ec == std::errc::no_such_file_or_directory || ec.value() == ESTALE) return std::nullopt;
-  return out;
+  if (!ec) return out;
+  return sys_error(ec.value() == ESTALE ? ENOENT : ec.value(), folder.string(), "cannot list");
 }
 
-/// What an attempt has; nullopt: it is over. Where nothing is said of the leader's ranks, somebody who was late has
-/// made its folder again, for what he writes.
-std::optional<std::set<std::string>> names_in_attempt(const fs::path& folder) {
-  auto names = names_in(folder);
-  const fs::path leader = folder / (std::string(kRanks) + "0");
-  // Asked for by name, too: a listing that failed half-way is no reason to take an attempt for over.
-  if (names && names->count(leader.filename()) == 0 && ::access(leader.c_str(), F_OK) != 0 && errno == ENOENT)
-    names.reset();
-  return names;
+/// What an attempt has. kNotFound: it is over. Where nothing is said of the leader's ranks, in two listings that are
+/// whole, somebody who was late has made its folder again, for what he writes. Any other error says nothing of it.
+Result<std::set<std::string>> names_in_attempt(const fs::path& folder) {
+  const std::string leader = std::string(kRanks) + "0";
+  for (bool again = false;; again = true) {
+    CKPT_TRY_ASSIGN(auto names, names_in(folder));
+    struct stat st {};
+    if (names.count(leader) != 0 || ::lstat((folder / leader).c_str(), &st) == 0) return names;
+    if (errno != ENOENT || again) return sys_error((folder / leader).string(), "cannot be looked for");
+  }
+}
+
+bool is_over(const Result<std::set<std::string>>& attempt) {
+  return !attempt && attempt.error().code == Code::kNotFound;
 }
 
 Result<RanksRecord> read_ranks(const fs::path& path) {
@@ -135,14 +140,15 @@ class Joint {
 
   /// Of the others: until the leader has ended it, one way or the other.
   Result<void> wait_for_end(PersistReport& report) {
-    while (names_in_attempt(folder_)) {
+    while (!is_over(look())) {
       auto paused = pause("the agent of rank 0 has not finished");
-      if (!paused && names_in_attempt(folder_)) return paused;
+      if (!paused && !is_over(look())) return paused;
     }
     (void)names_in(request_.directory);
     report.path = request_.directory / folder_name(request_.step);
     auto whole = read_ranks(report.path / kRanksFile);
     if (whole && holds(*whole, report.ranks)) return {};
+    if (!whole && whole.error().code != Code::kNotFound) return whole.error();
     return fail(Code::kMismatch, report.path.string(), "was given up by the agent of rank 0, which says why");
   }
 
@@ -221,9 +227,19 @@ class Joint {
     return {};
   }
 
-  Result<std::set<std::string>> names_now() const {
-    if (auto names = names_in_attempt(folder_)) return std::move(*names);
-    return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
+  /// `names_in_attempt`; `pause` says why it could not be seen, should that last.
+  Result<std::set<std::string>> look() {
+    auto names = names_in_attempt(folder_);
+    unseen_ = names ? "" : "; " + names.error().text();
+    return names;
+  }
+
+  /// Empty where it cannot be seen for now.
+  Result<std::set<std::string>> names_now() {
+    auto names = look();
+    if (names) return names;
+    if (is_over(names)) return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
+    return std::set<std::string>();
   }
 
   Result<void> look_for_decline(const std::set<std::string>& names) const {
@@ -236,7 +252,7 @@ class Joint {
     return {};
   }
 
-  Result<void> wait_for_part(const Node& node) const {
+  Result<void> wait_for_part(const Node& node) {
     for (;;) {
       CKPT_TRY_ASSIGN(const auto names, names_now());
       if (names.count(kWritten + std::to_string(node.first)) != 0) return {};
@@ -246,8 +262,11 @@ class Joint {
   }
 
   Result<void> pause(const std::string& what) const {
-    CKPT_TRY(heartbeat_.check());
-    if (monotonic_us() >= deadline_us_) return fail(Code::kMismatch, "", what + " in time");
+    if (auto alive = heartbeat_.check(); !alive) {
+      alive.error().message += unseen_;
+      return alive;
+    }
+    if (monotonic_us() >= deadline_us_) return fail(Code::kMismatch, "", what + " in time" + unseen_);
     std::this_thread::sleep_for(kPause);
     return {};
   }
@@ -380,6 +399,7 @@ class Joint {
   const JointControl& control_;
   const Cancel& cancel_;
   uint64_t deadline_us_;
+  std::string unseen_;  ///< why nothing was seen of the attempt when it was last looked at
   std::vector<Node> nodes_;
   std::optional<Ownership> owners_;
   std::map<std::string, torch_dist::StorageInfo> shards_, objects_;
@@ -460,7 +480,8 @@ Result<PersistReport> join_persist(const PersistRequest& request, const Attempt&
   auto report = joint.take_part();
   if (auto ended = report ? joint.wait_for_end(*report) : Result<void>(); !ended) report = ended.error();
   joint.end();
-  if (!names_in_attempt(attempt.folder)) remove_attempt(attempt.folder);  // what this one has made again
+  // What this one has made again.
+  if (names_in(attempt.folder) && is_over(names_in_attempt(attempt.folder))) remove_attempt(attempt.folder);
   return report;
 }
 

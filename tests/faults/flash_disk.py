@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 CKPT = os.path.abspath(os.environ["CKPT_BIN"])
 os.environ.setdefault("CKPT_FLASH_LIBRARY", os.path.join(os.path.dirname(CKPT), "libckpt-flash.so"))
@@ -103,6 +104,26 @@ def slow_disk_of_one_node():
         place.sound(1)
 
 
+def folder_that_cannot_be_seen():
+    """For a moment, by one node: it waits, and takes nobody's attempt away."""
+    with Place() as place:
+        hidden = place.base / "hidden"
+        place.agent("a", slow={"SLOW_STORAGE_UNTIL": str(place.base / "awake")})
+        place.agent("b", slow={"HIDDEN_WHILE": str(hidden)})
+        engines = [place.engine("ab"[rank], rank=rank, world=2, local_world=1) for rank in (0, 1)]
+        for rank, engine in enumerate(engines):
+            assert engine.save(1, state_of(1, rank), persist=True)
+        wait_for(lambda: list(place.folder.glob(".ckpt-joint-*/written-1")), "one node has written its part")
+        hidden.touch()
+        time.sleep(0.3)  # it looks each 20 ms
+        assert list(place.folder.glob(".ckpt-joint-*/written-1")), place.log("b")
+        hidden.unlink()
+        (place.base / "awake").touch()
+        wait_for(lambda: all(engine.status()["persists"] + engine.status()["failures"] == 1 for engine in engines), "the nodes are done")
+        assert all(engine.status()["persisted_step"] == 1 for engine in engines), place.log("a") + place.log("b")
+        place.sound(1)
+
+
 def full_disk():
     """What did not fit is told, and left nothing; with room again the next step is written."""
     with Place() as place:
@@ -131,6 +152,7 @@ def full_disk():
 slow_disk()
 slow_disk_and_no_time()
 slow_disk_of_one_node()
+folder_that_cannot_be_seen()
 if os.geteuid() == 0:
     full_disk()
 else:

@@ -4,9 +4,11 @@
 // "rename:STEM", STEM being what the new name begins with, without digits; "verify", where a checkpoint's metadata are
 // opened for reading; and what the process itself reaches.
 // A slow disk: with SLOW_STORAGE_US each write of a page to a file and each fsync takes so long; with
-// SLOW_STORAGE_UNTIL it takes until there is a file of that name.
+// SLOW_STORAGE_UNTIL it takes until there is a file of that name. A folder that cannot be seen: as long as there is a
+// file of the name HIDDEN_WHILE, attempts cannot be listed (EIO), and their ranks-0 is said not to be there.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
@@ -32,7 +34,7 @@ struct Slot {
 
 static struct Slot *slots, *own;
 static useconds_t slow_us;
-static const char* slow_until;
+static const char *slow_until, *hidden_while;
 
 void kill_points_as(int number) { own = slots == NULL ? NULL : slots + number; }
 
@@ -48,6 +50,7 @@ __attribute__((constructor)) static void set_up(void) {
   const char *file = getenv("KILL_POINTS"), *number = getenv("KILL_POINTS_SLOT"), *slow = getenv("SLOW_STORAGE_US");
   if (slow != NULL) slow_us = (useconds_t)atoi(slow);
   slow_until = getenv("SLOW_STORAGE_UNTIL");
+  hidden_while = getenv("HIDDEN_WHILE");
   if (file == NULL) return;
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CLOEXEC);
   if (fd < 0) _exit(99);
@@ -108,6 +111,37 @@ int open(const char* path, int flags, ...) {
   const char* name = strrchr(path, '/');
   if ((flags & O_ACCMODE) == O_RDONLY && name != NULL && strcmp(name, "/.metadata") == 0) kill_points_reach("verify");
   return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+static int is_hidden(const char* path, int error) {
+  if (hidden_while == NULL || strstr(path, "/.ckpt-joint-") == NULL) return 0;
+  if (syscall(SYS_faccessat, AT_FDCWD, hidden_while, F_OK) != 0) return 0;
+  errno = error;
+  return 1;
+}
+
+static int is_of_leader(const char* path) {
+  const char* name = strrchr(path, '/');
+  return name != NULL && strcmp(name, "/ranks-0") == 0;
+}
+
+int openat(int folder, const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  void* mode = va_arg(list, void*);
+  va_end(list);
+  if ((flags & O_DIRECTORY) != 0 && is_hidden(path, EIO)) return -1;
+  return (int)syscall(SYS_openat, folder, path, flags, mode);
+}
+
+int access(const char* path, int mode) {
+  if (is_of_leader(path) && is_hidden(path, ENOENT)) return -1;
+  return (int)syscall(SYS_faccessat, AT_FDCWD, path, mode);
+}
+
+int lstat(const char* path, struct stat* st) {
+  if (is_of_leader(path) && is_hidden(path, ENOENT)) return -1;
+  return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
 }
 
 static void take_time(int fd, size_t size) {
