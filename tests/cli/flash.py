@@ -904,7 +904,7 @@ class Flash(unittest.TestCase):
             self.assertEqual([int(loaded[name][0]) for name in ("rng", "same")], [rank, 7])
 
     def test_of_small_tensors_a_node_keeps_those_that_differ(self):
-        self.node("a", "--rate", "1M")
+        self.node("a", "--rate", "200K")
         self.node("b")
         engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank])) for rank in (0, 1)]
         alike = {f"bias{at}": numpy.full(2000, float(at)) for at in range(100)}

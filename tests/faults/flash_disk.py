@@ -94,8 +94,8 @@ def slow_disk_and_no_time():
 def slow_disk_of_one_node():
     """It is no lost node, though none of its writes is through in the time after which one is."""
     with Place() as place:
-        place.agent("a", "--lost-after", "1")
-        place.agent("b", "--lost-after", "1", slow={"SLOW_STORAGE_US": "1200000"})
+        place.agent("a", "--lost-after", "3")
+        place.agent("b", "--lost-after", "3", slow={"SLOW_STORAGE_US": "3500000"})
         engines = [place.engine("ab"[rank], rank=rank, world=2, local_world=1) for rank in (0, 1)]
         for rank, engine in enumerate(engines):
             assert engine.save(1, state_of(1, rank), persist=True)
