@@ -58,8 +58,29 @@ def one_rank(base, nodes, last, levels):
     engine.leave()
 
 
+def one_fails(base, nodes):
+    """Between two saves that all make: the others hear no more of it, and end with their saves skipped."""
+    import time
+    from mpi4py import MPI
+    from ckpt_flash import Engine
+    rank = MPI.COMM_WORLD.Get_rank()
+    engine = Engine(f"{base}/f", socket=f"{base}/{nodes[rank // LOCAL]}f.sock", local_world=LOCAL, linger=60, partners=1, persist_on_death=False,
+                    timeout=2)
+    assert engine.save(1, state_of(rank, 1))
+    engine._settle()
+    if rank == 1:
+        engine._partner._transfer = None
+    assert engine.save(2, state_of(rank, 2))
+    began = time.monotonic()
+    engine._settle()
+    assert time.monotonic() - began < 30 and engine.protected_step == 1, (rank, engine.protected_step)
+    skipped = engine.save(3, state_of(rank, 3))
+    assert not skipped and "the partner copies of step 2 are not complete" in skipped.skipped, (rank, skipped)
+    engine.close()
+
+
 def job(base, nodes, last, levels="--"):
-    """`levels`: m memory, p a partner, of each node."""
+    """`levels`: m memory, p a partner, of each node; f: a rank fails."""
     command = ["mpirun", "--oversubscribe", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "-n", str(WORLD), sys.executable, __file__, CKPT, "rank",
                base, nodes, str(last), levels]
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")}
@@ -68,9 +89,9 @@ def job(base, nodes, last, levels="--"):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def lose(base, node):
+def lose(base, node, folder="c"):
     """Its agent, with all that it holds."""
-    told = subprocess.run([CKPT, "agent", f"{base}/c", "--socket", f"{base}/{node}.sock", "--status"], capture_output=True, text=True)
+    told = subprocess.run([CKPT, "agent", f"{base}/{folder}", "--socket", f"{base}/{node}.sock", "--status"], capture_output=True, text=True)
     if told.returncode == 0:
         os.kill(json.loads(told.stdout)["pid"], signal.SIGKILL)
 
@@ -89,14 +110,19 @@ def main():
         job(base, "ac", 2, "mp")
         lose(base, "a")
         job(base, "cd", 4, "mp")  # and the launcher has numbered the nodes anew
+        job(base, "ab", 0, "f")
         print("a lost node cost no step, twice")
     finally:
         for node in "abcd":
             lose(base, node)
+        for node in "ab":
+            lose(base, f"{node}f", "f")
         shutil.rmtree(base, ignore_errors=True)
 
 
-if sys.argv[2:3] == ["rank"]:
+if sys.argv[2:3] == ["rank"] and sys.argv[6] == "f":
+    one_fails(sys.argv[3], sys.argv[4])
+elif sys.argv[2:3] == ["rank"]:
     one_rank(sys.argv[3], sys.argv[4], int(sys.argv[5]), [{"m": "memory", "p": "partner"}.get(one) for one in sys.argv[6]])
 else:
     main()

@@ -16,6 +16,8 @@ LEVELS = ("none", "memory", "partner", "storage")
 class Links:
     """One socket to each other rank: what ckpt_flash/group.py calls a channel."""
 
+    is_stuck = False
+
     def __init__(self, rank, sockets, visit=lambda: None):
         self._rank, self._sockets, self._visit = rank, sockets, visit
 

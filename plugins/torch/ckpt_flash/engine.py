@@ -236,12 +236,8 @@ class Engine:
             self._finalizer()
 
     def _end_partner(self):
-        """False in a forked child, which has nothing to end."""
-        if not self._library.is_own:
-            return False
-        if self._partner is not None:
-            self._partner.close()
-        return True
+        """False in a forked child, which has nothing to end, and where memory has to stay until the process has ended."""
+        return self._library.is_own and (self._partner is None or not self._partner.close())
 
     def __enter__(self):
         return self

@@ -30,6 +30,8 @@ class TorchJob:
 class TorchChannel:
     """A gloo group: the memory that goes through it is the host's."""
 
+    is_stuck = False  # gloo ends what took too long
+
     def __init__(self, torch, world, timeout):
         self._torch, self._dist, self._world = torch, torch.distributed, world
         self._group = self._dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
@@ -54,6 +56,9 @@ class TorchChannel:
         self._dist.all_gather(texts, self._tensor(text.ljust(most)), group=self._group)
         return [json.loads(one[:int(size)].numpy().tobytes()) for one, size in zip(texts, sizes)]
 
+    def close(self):
+        """torch.distributed ends its groups itself."""
+
     def _tensor(self, data):
         return self._torch.frombuffer(bytearray(data) if isinstance(data, bytes) else data, dtype=self._torch.uint8)
 
@@ -69,40 +74,62 @@ class MpiJob:
         return self._mpi.COMM_WORLD.allgather(value)
 
     def channel(self, timeout):
-        del timeout  # MPI ends a job of which a rank is gone
         if self._mpi.Query_thread() != self._mpi.THREAD_MULTIPLE:
             raise ValueError("partners=1 over MPI needs an MPI that was initialised with MPI_THREAD_MULTIPLE: copies go behind the loop")
-        return MpiChannel(self._mpi)
+        return MpiChannel(self._mpi, timeout)
 
 
 class MpiChannel:
-    def __init__(self, mpi):
-        self._mpi, self._comm = mpi, mpi.COMM_WORLD.Dup()
+    """`timeout`: seconds that an exchange may take, as gloo's. After one that took longer there are no more: what MPI may still
+    write to, or read, has to stay (`is_stuck`)."""
+
+    def __init__(self, mpi, timeout):
+        self._mpi, self._timeout = mpi, timeout
+        self._comm = mpi.COMM_WORLD.Dup()
+        self._stuck = []
+
+    @property
+    def is_stuck(self):
+        return bool(self._stuck)
 
     def swap(self, mine, to, theirs, source):
+        self._check()
         work = []
         if mine is not None and len(mine) > 0:
             work.append(self._comm.Isend([mine, self._mpi.BYTE], dest=to))
         if theirs is not None and len(theirs) > 0:
             work.append(self._comm.Irecv([theirs, self._mpi.BYTE], source=source))
-        if all(len(one) <= POLLED for one in (mine, theirs) if one is not None):
-            self._poll(work)
-        self._mpi.Request.Waitall(work)
+        self._wait(work, all(len(one) <= POLLED for one in (mine, theirs) if one is not None))
 
     def gather(self, value):
+        """Every rank's value, which JSON can say."""
+        self._check()
         text = json.dumps(value).encode()
         sizes = bytearray(8 * self._comm.Get_size())
-        self._poll([self._comm.Iallgather([struct.pack("<q", len(text)), self._mpi.BYTE], [sizes, 8, self._mpi.BYTE])])
+        self._wait([self._comm.Iallgather([struct.pack("<q", len(text)), self._mpi.BYTE], [sizes, 8, self._mpi.BYTE])])
         sizes = struct.unpack(f"<{self._comm.Get_size()}q", sizes)
         most = max(sizes)
         texts = bytearray(most * len(sizes))
-        self._poll([self._comm.Iallgather([text.ljust(most), self._mpi.BYTE], [texts, most, self._mpi.BYTE])])
+        self._wait([self._comm.Iallgather([text.ljust(most), self._mpi.BYTE], [texts, most, self._mpi.BYTE])])
         return [json.loads(texts[at * most:at * most + size]) for at, size in enumerate(sizes)]
 
-    def _poll(self, work):
-        """MPI's own waiting takes a core as long as it lasts."""
+    def _check(self):
+        if self._stuck:
+            raise TimeoutError("an exchange before this one has not ended")
+
+    def _wait(self, work, small=True):
+        """MPI's own waiting takes a core as long as it lasts, and lasts for ever. So much only a second of bytes that flow gets."""
+        began = time.monotonic()
         while not self._mpi.Request.Testall(work):
-            time.sleep(0.0005)
+            waited = time.monotonic() - began
+            if waited >= self._timeout:
+                self._stuck.append(work)  # requests keep their buffers
+                _STUCK.append(self)
+                raise TimeoutError(f"the other ranks did not answer for {self._timeout:g} seconds")
+            time.sleep(0.0005 if small or waited > 1 else 0)
+
+
+_STUCK = []  # channels as long as the process is
 
 
 def running(world=None):

@@ -87,6 +87,7 @@ class Partner:
         self._to = (engine.rank + engine.local_world) % engine.world
         self._source = (engine.rank - engine.local_world) % engine.world
         self._channel = group.running(engine.world).channel(engine.timeout)
+        self._channel.user = self  # stays as long as memory that is on the way
         self._copy = None          # the handle to our own agent, as the rank whose copies we keep
         self._job = None
         #: Why there are no more copies; empty: there are. Nobody knows then which ranks take the last step for protected, so that
@@ -120,9 +121,13 @@ class Partner:
         return self._job is not None and self._job.is_alive()
 
     def close(self):
+        """True: MPI may still write to memory, or read it, so that it has to stay until the process has ended."""
         self.settle()
+        if self._channel.is_stuck:
+            return True
         if self._copy is not None:
             self._copy.close()
+        return False
 
     def _run(self, step, memory, done):
         try:
@@ -160,6 +165,14 @@ class Partner:
     # --- for a load ---
 
     def gather_step(self):
+        """`_gather_step`. Where the others did not answer there are no more copies, as after a save."""
+        try:
+            return self._gather_step()
+        finally:
+            if self._channel.is_stuck:
+                self.broken = self.broken or "the other ranks did not answer when a step was loaded"
+
+    def _gather_step(self):
         """(the newest step that every rank has somewhere in memory, whether this rank's came from a partner). Ranks that
         have lost it have it in their agent's memory again when this returns; (None, False): there is none."""
         engine, status = self._engine, self._engine.status()
