@@ -39,6 +39,9 @@ class Links:
         got = {other: json.loads(self._exactly(other, int.from_bytes(self._exactly(other, 4), "little"))) for other in self._sockets}
         return [got.get(rank, value) for rank in range(len(self._sockets) + 1)]
 
+    def close(self):
+        pass
+
     def _exactly(self, other, size):
         out = bytearray(size)
         into = memoryview(out)

@@ -76,21 +76,36 @@ class MpiJob:
     def channel(self, timeout):
         if self._mpi.Query_thread() != self._mpi.THREAD_MULTIPLE:
             raise ValueError("partners=1 over MPI needs an MPI that was initialised with MPI_THREAD_MULTIPLE: copies go behind the loop")
-        return MpiChannel(self._mpi, timeout)
+        # One that was closed, the same on every rank: freeing a communicator is a call of all ranks, which no longer run together.
+        spare = set.intersection(*map(set, self.gather(sorted(MpiChannel.spare))))
+        if spare:
+            number = min(spare)
+            comm = MpiChannel.spare.pop(number)
+        else:
+            MpiChannel.made = number = MpiChannel.made + 1
+            comm = self._mpi.COMM_WORLD.Dup()
+        return MpiChannel(self._mpi, comm, number, timeout)
 
 
 class MpiChannel:
-    """`timeout`: seconds that an exchange may take, as gloo's. After one that took longer there are no more: what MPI may still
-    write to, or read, has to stay (`is_stuck`)."""
+    """`number`: of its communicator, alike on every rank. `timeout`: seconds that an exchange may take, as gloo's. After one that
+    took longer there are no more: what MPI may still write to, or read, has to stay (`is_stuck`)."""
 
-    def __init__(self, mpi, timeout):
-        self._mpi, self._timeout = mpi, timeout
-        self._comm = mpi.COMM_WORLD.Dup()
+    made, spare = 0, {}
+
+    def __init__(self, mpi, comm, number, timeout):
+        self._mpi, self._comm, self.number, self._timeout = mpi, comm, number, timeout
         self._stuck = []
 
     @property
     def is_stuck(self):
         return bool(self._stuck)
+
+    def close(self):
+        """After the last exchange, which all have had a part in."""
+        if self._comm is not None and not self._stuck:
+            MpiChannel.spare[self.number] = self._comm
+        self._comm = None
 
     def swap(self, mine, to, theirs, source):
         self._check()
@@ -116,6 +131,8 @@ class MpiChannel:
     def _check(self):
         if self._stuck:
             raise TimeoutError("an exchange before this one has not ended")
+        if self._comm is None:
+            raise ValueError("the channel is closed")
 
     def _wait(self, work, small=True):
         """MPI's own waiting takes a core as long as it lasts, and lasts for ever. So much only a second of bytes that flow gets."""

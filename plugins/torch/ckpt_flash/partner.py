@@ -125,6 +125,8 @@ class Partner:
         self.settle()
         if self._channel.is_stuck:
             return True
+        if not self.broken:
+            self._channel.close()
         if self._copy is not None:
             self._copy.close()
         return False
