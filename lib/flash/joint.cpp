@@ -39,6 +39,7 @@ constexpr const char* kWritten = "written-";  ///< the part is complete and dura
 constexpr const char* kDeclined = "declined-";
 constexpr auto kPause = std::chrono::milliseconds(20);
 constexpr uint64_t kMostRanksBytes = uint64_t{1} << 33;
+constexpr uint64_t kMostHashed = uint64_t{256} << 20;  ///< by a node before the others hear of it
 
 /// The number behind `prefix`; nullopt: the name is another one.
 std::optional<uint32_t> number_behind(const std::string& name, const char* prefix) {
@@ -99,7 +100,6 @@ class Joint {
         folder_(std::move(folder)),
         control_(control),
         cancel_(cancel),
-        deadline_us_(monotonic_us() + control.joining_us),
         // Of the leader its own part is not the end: it puts all of them together.
         heartbeat_(folder_, first_rank(), control.silent_us, first_rank() == 0 ? kWritten : "", cancel) {}
 
@@ -158,6 +158,7 @@ class Joint {
   Result<PersistReport> write_part() {
     CKPT_TRY(heartbeat_.begin());
     CKPT_TRY(publish());
+    deadline_us_ = monotonic_us() + control_.joining_us;  // the others can join from here on
     control_.published();
     CKPT_TRY(wait_for_ranks());
     CKPT_TRY(control_.joined());
@@ -178,14 +179,15 @@ class Joint {
     return put_file(folder_, kRanks + std::to_string(first_rank()), encode_ranks(record));
   }
 
-  /// So that no other node keeps what it has alike. Zeros: it is not said.
+  /// So that no other node keeps what it has alike. Zeros: it is not said, as the others wait for this. What a node may
+  /// hash its ranks share, so that replicas hash the same tensors.
   Result<std::vector<Hash128>> hash_small(const Held& held) const {
-    constexpr uint64_t kMost = uint64_t{256} << 20;
+    const uint64_t most = kMostHashed / request_.ranks.size();
     std::vector<Hash128> out;
     uint64_t hashed = 0;
     for (const LayoutTensor& tensor : held.segment->layout().tensors) {
       Hash128& hash = out.emplace_back();
-      if (tensor.bytes > std::min(kMostOwnTensor, kMost - hashed)) continue;
+      if (tensor.bytes > std::min(kMostOwnTensor, most - hashed)) continue;
       hashed += tensor.bytes;
       const uint64_t at = held.segment->buffer_offset(held.buffer) + tensor.offset;
       CKPT_TRY_ASSIGN(hash, hash_memory(held, at, tensor.bytes, cancel_));
@@ -398,7 +400,7 @@ class Joint {
   fs::path folder_;
   const JointControl& control_;
   const Cancel& cancel_;
-  uint64_t deadline_us_;
+  uint64_t deadline_us_ = 0;
   std::string unseen_;  ///< why nothing was seen of the attempt when it was last looked at
   std::vector<Node> nodes_;
   std::optional<Ownership> owners_;
