@@ -120,6 +120,7 @@ void Persister::promise(std::optional<uint64_t> step) {
   for (const Held& held : std::exchange(promised_, {})) count(held, -1);
   if (!step) return;
   promised_ = ledger_.holders(*step);
+  promised_step_ = *step;
   promised_until_us_ = monotonic_us() + lateness_us();
   for (const Held& held : promised_) count(held, 1);
 }
@@ -167,7 +168,7 @@ void Persister::begin(Wanted what, std::vector<Held> ranks, const std::optional<
   for (const Held& held : working_ranks_) sequences_.push_back(held.segment->slot(held.buffer).sequence);
   needed_ = true;
   (void)hold();
-  promise({});
+  if (promised_step_ == working_->step) promise({});  // another one stays for as long as it was to
   background_.start([this, request = std::move(request), attempt, several = ledger_.several_nodes()]() mutable {
     // The training goes first.
     if (!stop_.requested()) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);

@@ -103,6 +103,7 @@ class Persister {
   bool holds_ = false, needed_ = true;
   const std::thread::id loop_ = std::this_thread::get_id();
   std::vector<Held> promised_;       ///< of one step, that the leader will want
+  uint64_t promised_step_ = 0;
   uint64_t promised_until_us_ = 0;
   std::set<uint64_t> due_;  ///< to be persisted once every rank has it, or where one never will a later one
   std::optional<uint64_t> persisted_;

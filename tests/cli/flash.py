@@ -835,6 +835,33 @@ class Flash(unittest.TestCase):
             for step in (4, 5, 6) if engine.rank == 1 else ():
                 self.assertTrue(engine.save(step, {"w": numpy.full(9, float(step))}, persist=step == 4))
 
+    def test_a_storage_step_stays_while_the_one_before_is_put_together(self):
+        self.node("a")
+        self.node("b", "--agree", "20")
+        engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank])) for rank in (0, 1)]
+        for step in (1, 2):
+            engines[1].save(step, {"w": numpy.full(9, float(step))}, persist=True)
+        engines[0].save(1, {"w": numpy.full(9, 1.0)}, persist=True)
+        wait_until(lambda: all(engine.status()["persisted_step"] == 1 for engine in engines))
+        self.assertEqual([bool(engines[1].save(step, {"w": numpy.full(9, float(step))})) for step in (3, 4)], [True, False])
+        engines[0].save(2, {"w": numpy.full(9, 2.0)}, persist=True)
+        wait_until(lambda: self.steps_on_disk() == [1, 2])
+
+    def test_no_save_waits_longer_for_a_leader_that_is_busy(self):
+        self.node("a", "--rate", "50K")
+        self.node("b", "--agree", "2")
+        engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank])) for rank in (0, 1)]
+        for engine in engines:
+            engine.save(1, {f"w{engine.rank}": numpy.full(100_000 if engine.rank == 0 else 9, 1.0)}, persist=True)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/written-1")))
+        self.assertEqual([bool(engines[1].save(step, {"w1": numpy.full(9, float(step))}, persist=step == 2)) for step in (2, 3, 4)],
+                         [True, True, False])
+        engines[1].if_busy = "wait"
+        began = time.monotonic()
+        self.assertTrue(engines[1].save(4, {"w1": numpy.full(9, 4.0)}))
+        self.assertLess(time.monotonic() - began, 6)
+        self.assertEqual(engines[1].status()["persisting_step"], 1)  # for seconds more
+
     # --- going back ---
 
     def test_a_job_that_went_back_moves_latest(self):
