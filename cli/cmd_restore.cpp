@@ -108,8 +108,10 @@ Result<void> supervise(int pid, int pid_outside, Context& context) {
 /// Held until the source of a migration says that it may run.
 Result<engine::RestoreReport> restore_held(const RestoreFlags& flags, Context& context) {
   CKPT_TRY_ASSIGN(migrate::Permit permit, migrate::Permit::open(flags.permit, !flags.coming.empty()));
-  if (!flags.coming.empty()) CKPT_TRY(migrate::expect_pages(flags.coming, flags.options.image));
   engine::RestoreOptions options = flags.options;
+  if (!flags.coming.empty()) {
+    CKPT_TRY_ASSIGN(options.lazy_fate, migrate::expect_pages(flags.coming, flags.options.image));
+  }
   options.may_run = [&](int pid, int outside) { return permit.may_run(pid, outside, context.cancel); };
   options.runs = [&] { permit.runs(); };
   return engine::restore(options, context.progress, context.cancel);

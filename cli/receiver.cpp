@@ -131,6 +131,28 @@ Result<void> Receiver::take_later(const Frame& frame) {
   return {};
 }
 
+Result<void> Receiver::check_daemon() const {
+  if (!desk_->failed()) return {};
+  return fail(Code::kIo, "the lazy-pages daemon", "has failed: not all of their memory has reached the processes");
+}
+
+/// All pages are here: until the processes have them, for some time. Of a source that is lost meanwhile nothing more is
+/// needed.
+Result<void> Receiver::await_memory() {
+  constexpr uint64_t kPatienceUs = 10'000'000, kBeatUs = 200'000;
+  uint64_t said_us = 0;
+  for (Stopwatch watch; !desk_->finished() && watch.elapsed_us() < kPatienceUs;) {
+    pollfd ask{desk_->descriptor(), POLLIN, 0};
+    constexpr int kLookMs = 5;
+    if (::poll(&ask, 1, kLookMs) > 0) CKPT_TRY(hear_desk());
+    CKPT_TRY(check_daemon());
+    if (monotonic_us() - said_us < kBeatUs) continue;
+    said_us = monotonic_us();
+    (void)link_.send(Kind::kAlive);
+  }
+  return check_daemon();
+}
+
 /// They run, and lack memory: until all has come, or none comes any more.
 Result<void> Receiver::await_pages() {
   constexpr int kBeatMs = 500;
@@ -139,6 +161,7 @@ Result<void> Receiver::await_pages() {
     std::array<pollfd, 2> fds = {pollfd{link_.in(), POLLIN, 0}, pollfd{desk_->descriptor(), POLLIN, 0}};
     if (::poll(fds.data(), fds.size(), kBeatMs) == 0) CKPT_TRY(link_.send(Kind::kAlive));
     if (fds[1].revents != 0) CKPT_TRY(hear_desk());
+    CKPT_TRY(check_daemon());
     if (monotonic_us() - heard_us > link_.silence_us())
       return fail(Code::kBusy, link_.peer(), "has sent nothing for too long");
     if (fds[0].revents == 0) continue;
@@ -148,6 +171,7 @@ Result<void> Receiver::await_pages() {
     if (frame.kind != Kind::kData) return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
     CKPT_TRY(take_later(frame));
   }
+  CKPT_TRY(await_memory());
   // Whoever asks is told so before anybody here can end.
   CKPT_TRY(migrate::conclude(hello_.id, migrate::Verdict::kRuns));
   desk_->all_in();

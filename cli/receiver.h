@@ -38,6 +38,8 @@ class Receiver {
   Result<void> hear_desk();
   Result<void> take_later(const migrate::Frame& frame);
   Result<void> await_pages();
+  Result<void> await_memory();
+  Result<void> check_daemon() const;
   void lose(const Error& reason);
   Result<void> check_silence(bool heard);
   void part();

@@ -167,7 +167,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   how.cgroups = options.cgroups;
   how.lazy = lazily;
   how.common = options.common;
-  how.lazy_log = options.lazy_log;
+  how.lazy_log = options.lazy_log, how.lazy_fate = options.lazy_fate;
   how.allow_changed = options.allow_changed;
   how.drop_labels = options.drop_labels;
   how.dry_run = options.dry_run;

@@ -316,7 +316,8 @@ class WholeTree final : public Rebuild {
     for (const PagedMemory& memory : memories) {
       for (const Range& range : memory.ranges) totals_.bytes_on_demand += range.second - range.first;
     }
-    CKPT_TRY_ASSIGN(LazyPagesLog log, LazyPagesLog::open(options_.lazy_log, options_.parent_stays));
+    CKPT_TRY_ASSIGN(LazyPagesLog log,
+                    LazyPagesLog::open(options_.lazy_log, options_.parent_stays, options_.lazy_fate));
     CKPT_TRY(step_over_numbers(image_));
     CKPT_TRY_ASSIGN(lazy_pages_, LazyPagesDaemon::start(reader_, std::move(memories), std::move(log)));
     return {};

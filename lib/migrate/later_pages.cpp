@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/store/pagemap.h"
 
@@ -43,6 +44,9 @@ Result<void> LaterPages::send(const Unit& unit, Link& link) {
   const uint64_t offset = unit.number * kUnitSize;
   std::vector<std::byte> bytes(std::min(kUnitSize, file.size - offset));
   CKPT_TRY(io::pread_exact(file.fd.get(), bytes, offset, file.name));
+  const std::string digest = to_hex(xxh3_128(bytes));
+  const ByteSpan end = as_bytes(digest);
+  bytes.insert(bytes.end(), end.begin(), end.end());
   return link.send(Kind::kData, bytes, file.name, offset);
 }
 

@@ -15,6 +15,8 @@ namespace ckpt::migrate {
 
 /// Such a file is sent, and asked for, by units: each begins at a multiple of this, and only the last may be shorter.
 inline constexpr uint64_t kUnitSize = 64 << 10;
+/// Behind the bytes of each in its frame: their XXH3-128 in hex digits.
+inline constexpr uint64_t kUnitDigest = 32;
 
 /// As an image names them (lib/store/pagemap.h).
 bool is_pages_file(const std::string& name);

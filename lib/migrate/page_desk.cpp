@@ -33,13 +33,10 @@ struct PageQuestion {
   uint64_t offset = 0, size = 0;
 };
 
-struct SharedFlag {
-  std::atomic<uint32_t> all_in{0};
-};
-
-SharedFlag* map_flag(int fd) {
-  void* const at = ::mmap(nullptr, sizeof(SharedFlag), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return at == MAP_FAILED ? nullptr : static_cast<SharedFlag*>(at);
+Result<SharedPages*> map_shared(int fd) {
+  void* const at = ::mmap(nullptr, sizeof(SharedPages), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return sys_error("memory of the pages that come", "cannot be mapped");
+  return static_cast<SharedPages*>(at);
 }
 
 /// For a program that is started with it.
@@ -51,8 +48,8 @@ Result<UniqueFd> inheritable(int fd) {
 
 class ComingFile final : public io::VirtualFile {
  public:
-  ComingFile(std::string name, UniqueFd file, uint64_t size, int asks, const SharedFlag* state)
-      : name_(std::move(name)), file_(std::move(file)), size_(size), asks_(asks), state_(state) {}
+  ComingFile(std::string name, UniqueFd file, uint64_t size, int asks, const SharedPages* shared)
+      : name_(std::move(name)), file_(std::move(file)), size_(size), asks_(asks), shared_(shared) {}
   uint64_t size() const override { return size_; }
   Result<void> read(uint64_t offset, MutableByteSpan out) const override;
   std::vector<int> descriptors() const override { return {file_.get(), asks_}; }
@@ -63,7 +60,7 @@ class ComingFile final : public io::VirtualFile {
   const UniqueFd file_;
   const uint64_t size_;
   const int asks_;
-  const SharedFlag* const state_;
+  const SharedPages* const shared_;
 };
 
 Result<void> ComingFile::await(uint64_t offset, uint64_t size) const {
@@ -82,12 +79,12 @@ Result<void> ComingFile::await(uint64_t offset, uint64_t size) const {
   ssize_t got = -1;
   while (asked && (got = ::recv(ours.get(), &byte, 1, 0)) < 0 && errno == EINTR) {
   }
-  if (got == 1 || state_->all_in.load(std::memory_order_acquire) != 0) return {};
+  if (got == 1 || shared_->all_in.load(std::memory_order_acquire) != 0) return {};
   return lost();
 }
 
 Result<void> ComingFile::read(uint64_t offset, MutableByteSpan out) const {
-  if (state_->all_in.load(std::memory_order_acquire) == 0) CKPT_TRY(await(offset, out.size()));
+  if (shared_->all_in.load(std::memory_order_acquire) == 0) CKPT_TRY(await(offset, out.size()));
   while (!out.empty()) {
     const ssize_t got = ::pread(file_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
@@ -107,10 +104,11 @@ Result<PageDesk> PageDesk::open() {
     return sys_error("", "cannot make a pair of sockets");
   out.asks_.reset(ends[0]);
   const UniqueFd theirs(ends[1]);
-  out.state_ = UniqueFd(::memfd_create("ckpt-pages", MFD_CLOEXEC));
-  if (!out.state_ || ::ftruncate(out.state_.get(), sizeof(SharedFlag)) != 0) return sys_error("", "cannot make memory");
+  const UniqueFd memory(::memfd_create("ckpt-pages", MFD_CLOEXEC));
+  if (!memory || ::ftruncate(memory.get(), sizeof(SharedPages)) != 0) return sys_error("", "cannot make memory");
+  CKPT_TRY_ASSIGN(out.shared_, map_shared(memory.get()));
   CKPT_TRY_ASSIGN(out.theirs_, inheritable(theirs.get()));
-  CKPT_TRY_ASSIGN(out.state_theirs_, inheritable(out.state_.get()));
+  CKPT_TRY_ASSIGN(out.state_theirs_, inheritable(memory.get()));
   return out;
 }
 
@@ -124,6 +122,7 @@ Result<void> PageDesk::hear(const Stage& stage, Link& link) {
   const ssize_t got = receive_with_fds(asks_.get(), {reinterpret_cast<std::byte*>(&ask), sizeof ask}, fds);
   if (got <= 0) {  // nobody is left who could ask
     asks_.reset();
+    alone_ = true;
     return {};
   }
   if (got != sizeof ask || fds.size() != 1) return fail(Code::kBug, "", "a question for pages is none");
@@ -147,8 +146,18 @@ void PageDesk::arrived(const Stage& stage) {
   });
 }
 
+bool PageDesk::failed() const {
+  const restore::LazyPagesFate& fate = shared_->fate;
+  return fate.failed.load(std::memory_order_acquire) != 0 || (alone_ && !finished());
+}
+
+bool PageDesk::finished() const {
+  const restore::LazyPagesFate& fate = shared_->fate;
+  return fate.begun.load(std::memory_order_acquire) == 0 || fate.finished.load(std::memory_order_acquire) != 0;
+}
+
 void PageDesk::all_in() {
-  if (SharedFlag* const state = map_flag(state_.get())) state->all_in.store(1, std::memory_order_release);
+  shared_->all_in.store(1, std::memory_order_release);
   give_up();
 }
 
@@ -157,7 +166,7 @@ void PageDesk::give_up() {
   waiting_.clear();
 }
 
-Result<void> expect_pages(const std::string& text, const fs::path& image) {
+Result<restore::LazyPagesFate*> expect_pages(const std::string& text, const fs::path& image) {
   int asks = -1, memory = -1;
   char more = 0;
   if (std::sscanf(text.c_str(), "%d,%d%c", &asks, &memory, &more) != 2 || asks <= STDERR_FILENO ||
@@ -165,8 +174,7 @@ Result<void> expect_pages(const std::string& text, const fs::path& image) {
     return fail(Code::kUsage, "--coming", "is for ckpt receive alone");
   if (::fcntl(asks, F_SETFD, FD_CLOEXEC) != 0) return sys_error("--coming", "is no descriptor");
   const UniqueFd owned(memory);
-  const SharedFlag* const state = map_flag(memory);
-  if (state == nullptr) return sys_error("--coming", "cannot be mapped");
+  CKPT_TRY_ASSIGN(SharedPages * shared, map_shared(memory));
   std::error_code ec;
   for (fs::directory_iterator it(image, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
@@ -174,10 +182,10 @@ Result<void> expect_pages(const std::string& text, const fs::path& image) {
     CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(it->path(), O_RDONLY | O_NOFOLLOW));
     CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(file.get(), it->path().string()));
     const auto size = static_cast<uint64_t>(st.st_size);
-    io::set_virtual_file(st, std::make_shared<ComingFile>(name, std::move(file), size, asks, state));
+    io::set_virtual_file(st, std::make_shared<ComingFile>(name, std::move(file), size, asks, shared));
   }
   if (ec) return sys_error(ec.value(), image.string(), "cannot be listed");
-  return {};
+  return &shared->fate;
 }
 
 }  // namespace ckpt::migrate

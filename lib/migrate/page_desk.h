@@ -2,6 +2,7 @@
 // need it, a restore and the lazy-pages daemon that outlives it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -9,10 +10,17 @@
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/memory/lazy/fate.h"
 #include "lib/migrate/link.h"
 #include "lib/migrate/stage.h"
 
 namespace ckpt::migrate {
+
+/// Memory of all of them.
+struct SharedPages {
+  std::atomic<uint32_t> all_in{0};  ///< there is nothing to ask for
+  restore::LazyPagesFate fate;
+};
 
 /// In `ckpt receive`.
 class PageDesk {
@@ -28,6 +36,10 @@ class PageDesk {
   Result<void> hear(const Stage& stage, Link& link);
   /// Somebody waits for what has not come.
   bool owes() const { return !waiting_.empty(); }
+  /// Not all of the memory has reached the processes, and it never will, whatever comes.
+  bool failed() const;
+  /// All of it has, as far as somebody was made for that.
+  bool finished() const;
   /// A unit has come.
   void arrived(const Stage& stage);
   /// All have: nobody needs to ask any more.
@@ -43,12 +55,14 @@ class PageDesk {
   };
   PageDesk() = default;
   UniqueFd asks_, theirs_;
-  UniqueFd state_, state_theirs_;  ///< memory of all of them: is there anything to ask for?
+  UniqueFd state_theirs_;
+  SharedPages* shared_ = nullptr;  ///< for as long as this process lives
+  bool alone_ = false;        ///< nobody is left who could ask
   std::vector<Question> waiting_;
 };
 
 /// In the restore. From here on whoever reads the pages files of `image` with io.h waits for what has not come yet:
-/// kIo where it never will. `text`: of `PageDesk::describe`.
-Result<void> expect_pages(const std::string& text, const std::filesystem::path& image);
+/// kIo where it never will. `text`: of `PageDesk::describe`. What the receiver has to hear of the lazy-pages daemon.
+Result<restore::LazyPagesFate*> expect_pages(const std::string& text, const std::filesystem::path& image);
 
 }  // namespace ckpt::migrate

@@ -139,12 +139,15 @@ Result<void> Stage::announce(const Frame& frame, File& file) {
 
 Result<void> Stage::put(const Frame& frame, File& file) {
   const bool sound = frame.offset % kUnitSize == 0 && frame.offset < file.size &&
-                     frame.payload.size() == std::min(kUnitSize, file.size - frame.offset);
+                     frame.payload.size() == std::min(kUnitSize, file.size - frame.offset) + kUnitDigest;
   if (!sound) return fail(Code::kCorrupt, frame.name, "comes in other units than it should");
   std::vector<bool>::reference there = file.there[frame.offset / kUnitSize];
   if (there) return fail(Code::kCorrupt, frame.name, "comes again after it was there");
-  CKPT_TRY(io::pwrite_all(file.fd.get(), frame.payload, frame.offset, (path_ / frame.name).string()));
-  there = true, missing_ -= frame.payload.size();
+  const ByteSpan bytes = ByteSpan(frame.payload).first(frame.payload.size() - kUnitDigest);
+  if (frame.text().substr(bytes.size()) != to_hex(xxh3_128(bytes)))
+    return fail(Code::kCorrupt, frame.name, "has not arrived as it was sent");
+  CKPT_TRY(io::pwrite_all(file.fd.get(), bytes, frame.offset, (path_ / frame.name).string()));
+  there = true, missing_ -= bytes.size();
   return {};
 }
 

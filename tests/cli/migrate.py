@@ -22,6 +22,7 @@ HEADER = struct.Struct("<IBBHIIQ")
 MAGIC = int.from_bytes(b"CKM1", "little")
 KINDS = {name: number for number, name in enumerate(["", "hello", "ready", "data", "end", "make", "made", "go", "runs", "not", "alive", "done", "later", "want", "all"])}
 ID = "0123456789abcdef0123456789abcdef"
+XXH3_OF_X9 = b"cf04e239ea3464d1d369c0e02d279352"
 
 
 def migrate(pid, *options, what="-", new_pidns=True, **changed):
@@ -205,7 +206,7 @@ LAZY_CASES = [
     ("receiver", "to", "later", "after", 1, "here"), ("receivers", "to", "go", "before", 1, "here"), ("link", "to", "go", "before", 1, "here"),
     ("link", "to", "data", "amid", 20, "stopped"), ("link", "from", "runs", "after", 1, "stopped"), ("worker", "to", "data", "after", 20, "stopped"),
     ("receiver", "from", "runs", "after", 1, "stopped"), ("link", "from", "all", "before", 1, "there"), ("receiver", "from", "all", "before", 1, "there"), ("worker", "from", "all", "before", 1, "there"),
-    ("worker", "from", "all", "after", 1, "there"),
+    ("worker", "from", "all", "after", 1, "there"), ("daemon", "to", "data", "after", 30, "stopped"),
 ]
 
 
@@ -307,7 +308,9 @@ def forged():
         "announced twice": (lazy() + frame("later", b"", b"pages", 9) + frame("later", b"", b"pages", 9), "too late"),
         "a part of a unit": (lazy() + frame("later", b"", b"pages", 1 << 20) + frame("data", b"x", b"pages", 0), "other units"),
         "a unit past the end": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x", b"pages", 65536), "other units"),
-        "a unit twice": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x" * 9, b"pages") * 2, "comes again"),
+        "a unit twice": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x" * 9 + XXH3_OF_X9, b"pages") * 2, "comes again"),
+        "another unit than its digest": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"y" * 9 + XXH3_OF_X9, b"pages"), "not arrived"),
+        "a unit without a digest": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x" * 9, b"pages"), "other units"),
         "more memory than there is": (hello(memory=1 << 60), "the processes have"),
         "cut in a frame": (hello() + data[:40], "middle of a frame"),
         "cut after a frame": (hello() + data, "ended the connection"),

@@ -3,7 +3,8 @@
 
 usage: migrate_link.py WHAT HOST COMMAND... WHAT: "-", or VICTIM:SIDE:KIND:WHEN[:N]: at the N-th frame KIND of SIDE ("to" or "from" the
 receiver), "before" or "after" it is passed on (or "amid": half of it is), the victim gets a SIGKILL: "receiver" (its front), "receivers" (and
-the restore), "front", "worker" (of ckpt migrate), "link" (this), all of which end the stream. Only once for a folder: the file "hit" says so.
+the restore), "front", "worker" (of ckpt migrate), "link" (this), all of which end the stream, or "daemon" (of lazy pages, of what the
+file "count" in this folder is the count of). Only once for a folder: the file "hit" says so.
 """
 import os
 import signal
@@ -49,6 +50,25 @@ def is_restored(pid):
     return fields["Name"].strip() == "migrate_peer" or (len(numbers) > 1 and numbers[-1] == "1")
 
 
+def lazy_daemons():
+    """In the pid namespace of what counts there."""
+    file = os.path.abspath("count").encode()
+    def look(pid, what):
+        try:
+            with open(f"/proc/{pid}/{what}", "rb") as stream:
+                return stream.read()
+        except OSError:
+            return b""
+    def namespace(pid):
+        try:
+            return os.readlink(f"/proc/{pid}/ns/pid")
+        except OSError:
+            return ""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    theirs = {namespace(pid) for pid in pids if file in look(pid, "cmdline").split(b"\0")} - {"", namespace("self")}
+    return [pid for pid in pids if look(pid, "comm") == b"ckpt-lazy\n" and namespace(pid) in theirs]
+
+
 def parent_of(pid):
     with open(f"/proc/{pid}/stat", encoding="ascii") as stream:
         return int(stream.read().rpartition(")")[2].split()[1])
@@ -65,7 +85,7 @@ class Link:
         return {"receiver": [self.receiver.pid],
                 "receivers": [pid for pid in [*descendants(self.receiver.pid), self.receiver.pid] if not is_restored(pid)],
                 "front": [parent_of(worker)],
-                "worker": [worker], "link": [os.getpid()]}[name]
+                "worker": [worker], "link": [os.getpid()], "daemon": lazy_daemons()}[name]
 
     def hit(self):
         victims = self.victims(self.plan[0])

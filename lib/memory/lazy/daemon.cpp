@@ -107,6 +107,7 @@ void answer(int ready, const Result<void>& may_run) {
     ::_exit(1);
   }
   service.run(std::move(*guardian), UniqueFd(go), [ready](const Result<void>& may_run) { answer(ready, may_run); });
+  if (log.fate() != nullptr) log.fate()->finished.store(1, std::memory_order_release);
   state.finished = 1;
   ::_exit(0);
 }
@@ -119,6 +120,7 @@ Result<LazyPagesDaemon> LazyPagesDaemon::start(store::ImageReader& image, std::v
   CKPT_TRY_ASSIGN(PipeEnds down, make_pipe());
   LazyPagesDaemon out;
   out.ready_ = std::move(up.read), out.go_ = std::move(down.write);
+  if (log.fate() != nullptr) log.fate()->begun.store(1, std::memory_order_release);
   out.pid_ = ::fork();
   if (out.pid_ < 0) return fork_error(errno, "", "cannot make the lazy-pages daemon");
   if (out.pid_ == 0) run_daemon(image, memories, log, up.write.get(), down.read.get());

@@ -27,8 +27,9 @@ iovec piece(std::string_view text) { return {const_cast<char*>(text.data()), tex
 
 }  // namespace
 
-Result<LazyPagesLog> LazyPagesLog::open(const std::filesystem::path& file, bool foreground) {
+Result<LazyPagesLog> LazyPagesLog::open(const std::filesystem::path& file, bool foreground, LazyPagesFate* fate) {
   LazyPagesLog out;
+  out.fate_ = fate;
   if (!file.empty()) {
     out.kind_ = Kind::kFile;
     CKPT_TRY_ASSIGN(out.fd_, io::open_file(file, O_WRONLY | O_APPEND | O_CREAT));
@@ -42,6 +43,7 @@ Result<LazyPagesLog> LazyPagesLog::open(const std::filesystem::path& file, bool 
 }
 
 void LazyPagesLog::write(Level level, std::string_view text) const {
+  if (level == Level::kProblem && fate_ != nullptr) fate_->failed.store(1, std::memory_order_release);
   if (kind_ == Kind::kNone || (level == Level::kNote && kind_ != Kind::kFile)) return;
   constexpr std::string_view kDaemonError = "<27>ckpt-lazy: ", kPlain = "ckpt-lazy: ";
   const iovec parts[] = {piece(kind_ == Kind::kSystem ? kDaemonError : kPlain), piece(text),

@@ -6,6 +6,7 @@
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/memory/lazy/fate.h"
 
 namespace ckpt::restore {
 
@@ -14,17 +15,20 @@ namespace ckpt::restore {
 class LazyPagesLog {
  public:
   enum class Level { kProblem, kNote };
-  /// `file` empty: standard error if `foreground`, else syslog, or nothing where there is none.
-  static Result<LazyPagesLog> open(const std::filesystem::path& file, bool foreground);
+  /// `file` empty: standard error if `foreground`, else syslog, or nothing where there is none. `fate`: hears of a
+  /// problem, too; may be null.
+  static Result<LazyPagesLog> open(const std::filesystem::path& file, bool foreground, LazyPagesFate* fate);
 
   /// A note goes into a file only.
   void write(Level level, std::string_view text) const;
   int descriptor() const { return fd_.get(); }
+  LazyPagesFate* fate() const { return fate_; }
 
  private:
   enum class Kind { kNone, kFile, kStandardError, kSystem };
   Kind kind_ = Kind::kNone;
   UniqueFd fd_;
+  LazyPagesFate* fate_ = nullptr;
 };
 
 }  // namespace ckpt::restore

@@ -257,6 +257,11 @@ void LazyPagesMemory::look_for_end() {
   if (proc::zero_missing(userfault_.get(), kNeverWatched, store::kPageSize).obstacle == Obstacle::kEnded) ended_ = true;
 }
 
+bool LazyPagesMemory::has_problems() {
+  std::lock_guard lock(problems_mutex_);
+  return !problems_.empty();
+}
+
 std::vector<std::string> LazyPagesMemory::take_problems() {
   std::lock_guard lock(problems_mutex_);
   return std::exchange(problems_, {});

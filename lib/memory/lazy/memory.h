@@ -86,6 +86,7 @@ class LazyPagesMemory {
   uint64_t pages_in() const { return pages_in_.load(); }
   /// What went wrong, once for each block; empties it.
   std::vector<std::string> take_problems();
+  bool has_problems();
 
  private:
   bool is_wanted(uint64_t source) const;

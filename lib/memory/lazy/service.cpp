@@ -91,7 +91,8 @@ void LazyPagesService::do_job(const Job& job) {
   for (size_t i = job.first; i < job.last; ++i) {
     while (memory.supply(job.client->order[i]) == LazyPagesMemory::Outcome::kAgain) ::usleep(50);
   }
-  if (job.client->left.fetch_sub(job.last - job.first) == job.last - job.first) ::eventfd_write(wake_.get(), 1);
+  const bool last = job.client->left.fetch_sub(job.last - job.first) == job.last - job.first;
+  if (last || memory.has_problems()) ::eventfd_write(wake_.get(), 1);
 }
 
 /// In proportion to the memory, so not before the processes run: until then each page that is asked for is looked up by
