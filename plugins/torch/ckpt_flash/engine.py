@@ -76,6 +76,8 @@ class Engine:
     format       dcp, torch_dist, torch or safetensors: what is written to storage
     if_busy      skip, wait or fail, where the agent still writes what a save would overwrite. A step that goes to storage
                  waits in any case
+    timeout      seconds that a save waits for a buffer, and an exchange of partner copies for the other ranks: where one took longer, this
+                 rank's saves are skipped from there on
     rank, world, local_world  of this process; found in torch.distributed, MPI (mpi4py) or the launcher's environment. Where neither says how
                  many ranks a node has, they ask one another: all ranks make their engines then
     start_agent  False: somebody else starts `ckpt agent`
