@@ -12,6 +12,7 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
+#include "lib/base/task_fate.h"
 #include "lib/engine/actions.h"
 #include "lib/engine/device_hold.h"
 #include "lib/engine/together.h"
@@ -21,7 +22,6 @@
 
 namespace ckpt::restore {
 class CommonMemory;
-struct LazyPagesFate;
 }
 
 namespace ckpt::engine {
@@ -47,7 +47,7 @@ struct RestoreOptions {
   std::filesystem::path
       lazy_log;  ///< what the lazy-pages daemon has to say; empty: stderr while ckpt is there, else the system log
   bool drop_labels = false;  ///< processes may get ckpt's own security label where theirs was another one
-  restore::LazyPagesFate* lazy_fate = nullptr;  ///< what becomes of it, in shared memory; null: nobody asks
+  TaskFate* lazy_fate = nullptr;  ///< what becomes of it, in shared memory; null: nobody asks
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs

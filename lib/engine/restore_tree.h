@@ -10,6 +10,7 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
+#include "lib/base/task_fate.h"
 #include "lib/state/cgroups/options.h"
 #include "lib/state/external/options.h"
 #include "lib/store/image.h"
@@ -17,7 +18,6 @@
 namespace ckpt::restore {
 
 class CommonMemory;
-struct LazyPagesFate;
 
 struct Options {
   state::ExternalOptions external;
@@ -31,7 +31,7 @@ struct Options {
   bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either
   const CommonMemory* common = nullptr;  ///< what this restore shares with others (lib/memory/common.h); null: none
   std::filesystem::path lazy_log;  ///< what that one has to say; empty: see log.h
-  LazyPagesFate* lazy_fate = nullptr;  ///< what becomes of that one; null: nobody asks
+  TaskFate* lazy_fate = nullptr;  ///< what becomes of that one; null: nobody asks
 };
 
 struct Totals {

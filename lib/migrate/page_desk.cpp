@@ -147,12 +147,12 @@ void PageDesk::arrived(const Stage& stage) {
 }
 
 bool PageDesk::failed() const {
-  const restore::LazyPagesFate& fate = shared_->fate;
+  const TaskFate& fate = shared_->fate;
   return fate.failed.load(std::memory_order_acquire) != 0 || (alone_ && !finished());
 }
 
 bool PageDesk::finished() const {
-  const restore::LazyPagesFate& fate = shared_->fate;
+  const TaskFate& fate = shared_->fate;
   return fate.begun.load(std::memory_order_acquire) == 0 || fate.finished.load(std::memory_order_acquire) != 0;
 }
 
@@ -166,7 +166,7 @@ void PageDesk::give_up() {
   waiting_.clear();
 }
 
-Result<restore::LazyPagesFate*> expect_pages(const std::string& text, const fs::path& image) {
+Result<TaskFate*> expect_pages(const std::string& text, const fs::path& image) {
   int asks = -1, memory = -1;
   char more = 0;
   if (std::sscanf(text.c_str(), "%d,%d%c", &asks, &memory, &more) != 2 || asks <= STDERR_FILENO ||

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/base/task_fate.h"
 #include "lib/base/unique_fd.h"
-#include "lib/memory/lazy/fate.h"
 #include "lib/migrate/link.h"
 #include "lib/migrate/stage.h"
 
@@ -19,7 +19,7 @@ namespace ckpt::migrate {
 /// Memory of all of them.
 struct SharedPages {
   std::atomic<uint32_t> all_in{0};  ///< there is nothing to ask for
-  restore::LazyPagesFate fate;
+  TaskFate fate;
 };
 
 /// In `ckpt receive`.
@@ -63,6 +63,6 @@ class PageDesk {
 
 /// In the restore. From here on whoever reads the pages files of `image` with io.h waits for what has not come yet:
 /// kIo where it never will. `text`: of `PageDesk::describe`. What the receiver has to hear of the lazy-pages daemon.
-Result<restore::LazyPagesFate*> expect_pages(const std::string& text, const std::filesystem::path& image);
+Result<TaskFate*> expect_pages(const std::string& text, const std::filesystem::path& image);
 
 }  // namespace ckpt::migrate

@@ -27,7 +27,7 @@ iovec piece(std::string_view text) { return {const_cast<char*>(text.data()), tex
 
 }  // namespace
 
-Result<LazyPagesLog> LazyPagesLog::open(const std::filesystem::path& file, bool foreground, LazyPagesFate* fate) {
+Result<LazyPagesLog> LazyPagesLog::open(const std::filesystem::path& file, bool foreground, TaskFate* fate) {
   LazyPagesLog out;
   out.fate_ = fate;
   if (!file.empty()) {

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "lib/base/result.h"
+#include "lib/base/task_fate.h"
 #include "lib/base/unique_fd.h"
-#include "lib/memory/lazy/fate.h"
 
 namespace ckpt::restore {
 
@@ -17,18 +17,18 @@ class LazyPagesLog {
   enum class Level { kProblem, kNote };
   /// `file` empty: standard error if `foreground`, else syslog, or nothing where there is none. `fate`: hears of a
   /// problem, too; may be null.
-  static Result<LazyPagesLog> open(const std::filesystem::path& file, bool foreground, LazyPagesFate* fate);
+  static Result<LazyPagesLog> open(const std::filesystem::path& file, bool foreground, TaskFate* fate);
 
   /// A note goes into a file only.
   void write(Level level, std::string_view text) const;
   int descriptor() const { return fd_.get(); }
-  LazyPagesFate* fate() const { return fate_; }
+  TaskFate* fate() const { return fate_; }
 
  private:
   enum class Kind { kNone, kFile, kStandardError, kSystem };
   Kind kind_ = Kind::kNone;
   UniqueFd fd_;
-  LazyPagesFate* fate_ = nullptr;
+  TaskFate* fate_ = nullptr;
 };
 
 }  // namespace ckpt::restore
