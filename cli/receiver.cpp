@@ -180,8 +180,7 @@ Result<void> Receiver::await_pages() {
 
 /// Part of a memory is none: what runs here ends before it finds that out, and those at the source stay as they were.
 void Receiver::lose(const Error& reason) {
-  if (auto now = migrate::Claim::find(outside_)) processes_.insert(processes_.end(), now->begin(), now->end());
-  const bool ended = migrate::end_all(processes_) == migrate::Verdict::kNot;
+  const bool ended = migrate::end_all(processes_, namespaces_) == migrate::Verdict::kNot;
   if (ended) (void)migrate::conclude(hello_.id, migrate::Verdict::kLost);
   desk_->give_up();
   const std::string text = migrate::to_json(reason);
@@ -253,6 +252,7 @@ Result<void> Receiver::hear_source() {
   if (going_ || frame.kind != Kind::kGo || made_at_us_ == 0)
     return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
   CKPT_TRY_ASSIGN(processes_, migrate::Claim::find(outside_));
+  namespaces_ = migrate::namespaces_of(processes_);
   std::string go(1, static_cast<char>(PermitWord::kGo));
   for (const auto& process : processes_) go += fmt::format(" {} {}", process.pid, process.start_time);
   if (go.size() > migrate::kMostGo) return fail(Code::kNoRoom, "", "there are too many processes to hand over at once");

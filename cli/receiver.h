@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ class Receiver {
   std::optional<migrate::Stage> stage_;
   std::optional<migrate::PageDesk> desk_;          ///< lazily: of those who need pages
   std::vector<migrate::Claim::Process> processes_; ///< that were let go, at least
+  std::set<std::string> namespaces_;  ///< pid namespaces of theirs alone
   uint64_t made_at_us_ = 0;  ///< 0: not yet
   uint64_t heard_us_ = 0;    ///< when the source last said something, or was owed no page
   int outside_ = 0;          ///< the first of the processes made, as it is seen here

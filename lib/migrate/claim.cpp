@@ -11,7 +11,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
+#include <map>
 #include <sstream>
 #include <vector>
 
@@ -66,11 +68,54 @@ State state_of(const Claim::Process& process) {
   return out;
 }
 
-void end(const Claim::Process& process) {
+void signal(const Claim::Process& process, int number) {
   const UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   auto stat = proc::read_stat(process.pid);
   if (handle && stat && stat->start_time == process.start_time)
-    (void)::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+    (void)::syscall(SYS_pidfd_send_signal, handle.get(), number, nullptr, 0);
+}
+
+struct Seen {
+  proc::Stat stat;
+  std::string pid_namespace;
+};
+
+/// Everybody, by number.
+std::map<int, Seen> look_around(bool at_namespaces) {
+  std::map<int, Seen> out;
+  DIR* const entries = ::opendir("/proc");
+  if (entries == nullptr) return out;
+  while (const dirent* entry = ::readdir(entries)) {
+    const int pid = std::atoi(entry->d_name);
+    auto stat = pid <= 0 ? Result<proc::Stat>(proc::Stat{}) : proc::read_stat(pid);
+    if (pid <= 0 || !stat) continue;
+    out[pid] = {std::move(*stat), at_namespaces ? proc::read_link(pid, "ns/pid").value_or("") : ""};
+  }
+  ::closedir(entries);
+  return out;
+}
+
+/// True: some have been added.
+bool add_relatives(std::vector<Claim::Process>& processes, const std::set<std::string>& namespaces) {
+  const std::map<int, Seen> all = look_around(!namespaces.empty());
+  std::set<int> theirs;  // a number that another one has now does not count
+  for (const Claim::Process& process : processes) {
+    const auto now = all.find(process.pid);
+    if (now != all.end() && now->second.stat.start_time == process.start_time) theirs.insert(process.pid);
+  }
+  const size_t before = processes.size();
+  for (bool more = true; more;) {
+    more = false;
+    for (const auto& [pid, seen] : all) {
+      const proc::Stat& stat = seen.stat;
+      const bool is_relative = theirs.count(stat.parent) != 0 || theirs.count(stat.group) != 0 ||
+                               theirs.count(stat.session) != 0 || namespaces.count(seen.pid_namespace) != 0;
+      if (stat.is_zombie() || !is_relative || !theirs.insert(pid).second) continue;
+      processes.push_back({pid, stat.start_time});
+      more = true;
+    }
+  }
+  return processes.size() != before;
 }
 
 /// Who let them go was killed meanwhile, and those with it that had not been let go.
@@ -82,7 +127,7 @@ Verdict look_at(const Claim::Tree& tree) {
     bool held = false;
     for (const Claim::Process& process : tree.processes) {
       const State state = state_of(process);
-      if (state == State::kGone) return end_all(tree.processes);  // part of a tree is none
+      if (state == State::kGone) return end_all(tree.processes, namespaces_of(tree.processes));  // part of a tree is none
       held = held || state == State::kHeld;
     }
     if (!held) return Verdict::kRuns;
@@ -174,14 +219,32 @@ Result<void> conclude(const std::string& id, Verdict verdict) {
   return io::pwrite_all(file.get(), {&letter, 1}, 0, name_of(id));
 }
 
-Verdict end_all(const std::vector<Claim::Process>& processes) {
-  constexpr uint64_t kPatienceUs = 3'000'000;
-  for (Stopwatch watch; watch.elapsed_us() < kPatienceUs; ::usleep(10'000)) {
-    bool any = false;
+std::set<std::string> namespaces_of(const std::vector<Claim::Process>& processes) {
+  std::set<std::string> out;
+  for (const Claim::Process& process : processes) {
+    auto name = proc::read_link(process.pid, "ns/pid");
+    auto stat = proc::read_stat(process.pid);  // read after it: it was of this process
+    if (name && stat && stat->start_time == process.start_time) out.insert(*name);
+  }
+  out.erase(proc::read_link(::getpid(), "ns/pid").value_or(""));
+  return out;
+}
+
+Verdict end_all(std::vector<Claim::Process> processes, const std::set<std::string>& namespaces) {
+  constexpr uint64_t kPatienceUs = 3'000'000, kStoppedUs = 1'000'000;
+  // A fork that has begun shows its child a moment later.
+  constexpr int kQuietLooks = 3;
+  Stopwatch watch;
+  for (int quiet = 0; quiet < kQuietLooks && watch.elapsed_us() < kStoppedUs; ::usleep(5'000)) {
+    quiet = add_relatives(processes, namespaces) ? 0 : quiet + 1;
+    for (const Claim::Process& process : processes) signal(process, SIGSTOP);
+  }
+  for (; watch.elapsed_us() < kPatienceUs; ::usleep(10'000)) {
+    bool any = add_relatives(processes, namespaces);
     for (const Claim::Process& process : processes) {
       if (state_of(process) == State::kGone) continue;
       any = true;
-      end(process);
+      signal(process, SIGKILL);
     }
     if (!any) return Verdict::kNot;
   }

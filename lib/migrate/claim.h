@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,12 @@ Result<Verdict> ask(const std::string& id);
 
 /// Of a migration whose processes run before all of their memory has come: it has (kRuns), or never will (kLost).
 Result<void> conclude(const std::string& id, Verdict verdict);
-/// kNot: none of them is left. kUnknown: some are, after seconds.
-Verdict end_all(const std::vector<Claim::Process>& processes);
+/// The pid namespaces of these that are not this process's own: whoever lives there belongs to them.
+std::set<std::string> namespaces_of(const std::vector<Claim::Process>& processes);
+/// They are stopped, until nobody new comes from them, and then killed, with their descendants, with who is in a group
+/// or session that one of them leads, and with all who live in `namespaces`. kNot: none of them is left. kUnknown: some
+/// are, after seconds.
+Verdict end_all(std::vector<Claim::Process> processes, const std::set<std::string>& namespaces);
 
 /// Nobody will ask any more.
 void forget(const std::string& id);

@@ -237,6 +237,29 @@ def survives_lazily():
         os.chdir("..")
 
 
+def loses_all():
+    """Whoever came from them there, and is nobody's child any more, ends with them: before "lost" is said."""
+    with Peer(24) as peer:
+        ssh = f"{sys.executable} {HERE}/migrate_link.py -"
+        command = [CKPT, "migrate", "-p", str(peer.pid), "--to", "there", "--remote-ckpt", CKPT, "--ssh", ssh, "--new-pidns", "--lazy", "--bandwidth", "4M",
+                   "--timeout", "3"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as moving:
+            wait_until(lambda: len(peer.all()) == 2, "it is made there")
+            with open(peer.file + ".orphans", "w", encoding="ascii"):
+                pass
+            wait_until(lambda: len(peer.all()) > 4 or moving.poll() is not None, "they are more there")
+            most = len(peer.all())
+            for pid in descendants(moving.pid):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as line:
+                    if line.read().split(b"\0")[1:2] == [f"{HERE}/migrate_link.py".encode()]:
+                        os.kill(pid, signal.SIGKILL)
+            _, err = moving.communicate(timeout=60)
+        if most <= 4 or moving.returncode != 10 or "were ended" not in err:
+            yield f"{most} there, exit {moving.returncode}: {err}"
+        if peer.all() != [peer.pid] or state_of(peer.pid) != "T":
+            yield f"{[(pid, state_of(pid)) for pid in peer.all()]}: {err}"
+
+
 def refuses():
     """Before anything is touched; the process runs on."""
     with Peer(1) as peer:
@@ -347,4 +370,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(moves, moves_by_words, moves_lazily, waits_for_contents, survives_lazily, refuses, forged, unknown, survives, random_moments, leaves_nothing)
+main(moves, moves_by_words, moves_lazily, waits_for_contents, survives_lazily, loses_all, refuses, forged, unknown, survives, random_moments, leaves_nothing)

@@ -1,13 +1,15 @@
 // usage: migrate_peer COUNT_FILE MIB [HOT_MIB]. Counts in memory and in a file, and checks both: that its memory is as
 // it made it, and that nobody else, its own copy for instance, counts in the same file. Ends with 3 where that is not
 // so, and says so in COUNT_FILE.bad. A second thread counts along. HOT_MIB: so much of MIB is written again all the
-// time, 128 MiB a second.
+// time, 128 MiB a second. Once there is a file COUNT_FILE.orphans it makes, each time it counts, a process that is
+// nobody's child and in a session of its own, until there are 50.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,6 +33,16 @@ static void bad(const char *file, const char *what) {
 
 static uint64_t mix(uint64_t i) { return (i + 1) * 0x9e3779b97f4a7c15u; }
 
+static void make_orphan(void) {
+  int middle = fork();
+  if (middle == 0) {
+    if (fork() != 0) _exit(0);
+    setsid();
+    for (;;) pause();
+  }
+  if (middle > 0) waitpid(middle, NULL, 0);
+}
+
 int main(int argc, char **argv) {
   if (argc < 3) return 2;
   const size_t words = (size_t)atol(argv[2]) << 17, hot = argc > 3 ? (size_t)atol(argv[3]) << 17 : 1 << 14;
@@ -41,7 +53,11 @@ int main(int argc, char **argv) {
   if (fd < 0 || pwrite(fd, &count, sizeof count, 0) != sizeof count) return 4;
   pthread_t thread;
   if (pthread_create(&thread, NULL, count_beside, NULL) != 0) return 4;
+  char orphans[512];
+  snprintf(orphans, sizeof orphans, "%s.orphans", argv[1]);
+  int made = 0;
   for (uint64_t last_beside = 0;; nap(2000000)) {
+    if (made < 50 && access(orphans, F_OK) == 0) make_orphan(), ++made;
     uint64_t there;
     if (pread(fd, &there, sizeof there, 0) != sizeof there || there != count) bad(argv[1], "another one counts\n");
     ++count;
