@@ -290,12 +290,14 @@ Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, 
                        state::Outside& outside) {
   ::prctl(PR_SET_DUMPABLE, 0);
   // While /proc and what lies on it are still those of ckpt's caller.
+  state::MountOptions mounts = placement.mounts;
+  mounts.dry_run = placement.dry_run;
   if (plan.make.count("mnt") != 0) {
     CKPT_TRY_ASSIGN(state::MountNamespace made,
-                    restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, placement.mounts));
+                    restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, mounts));
     state::set_tree_root(std::move(made.root), std::move(made.handle));
   }
-  CKPT_TRY(restore::make_further(tree, plan.boot_id));
+  CKPT_TRY(restore::make_further(tree, plan.boot_id, placement.dry_run));
   CKPT_TRY(mount_own_proc());
   if (plan.makes_init) CKPT_TRY(number_processes_above(highest_number(tree)));
   state::NetworkOptions network = placement.network;

@@ -59,12 +59,13 @@ def check(folder, number):
 class Pivoted:
     """A target as process 1 of namespaces of its own."""
 
-    def __init__(self, place, name, target="files", extra="", pass_fds=()):
+    def __init__(self, place, name, target="files", extra="", pass_fds=(), prepare=lambda folder: None):
         self.place = place.folder(name)
         for folder in ("root", "given", "bound", "work", "old"):
             os.mkdir(os.path.join(self.place, folder))
         with open(os.path.join(self.place, "given", "file"), "w", encoding="ascii") as stream:
             stream.write("of the host\n")
+        prepare(os.path.join(self.place, "given"))
         flags = ["--fork", "--pid", "--mount", "--ipc", "--uts", "--net"]
         self.popen = subprocess.Popen(["unshare", *flags, "sh", "-c", SETUP, "sh", self.place, extra, os.path.join(TARGETS, f"target_{target}")],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
@@ -238,8 +239,8 @@ def refused(place):
 
 
 LAYERS = '''
-    mkdir lower upper around; echo lower > lower/one; echo lower > lower/two; mkdir lower/folder lower/hidden; echo lower > lower/folder/three
-    below=/${place#/}/work/files; cd "$root"; chroot "$root" mount -t overlay -o "lowerdir=$below/lower:/var,upperdir=$below/upper,workdir=$below/around" layers /mnt
+    long=$(printf '%0200d' 0); mkdir lower upper around "$long"; echo lower > lower/one; echo lower > lower/two; mkdir lower/folder lower/hidden; echo lower > lower/folder/three
+    below=/${place#/}/work/files; cd "$root"; chroot "$root" mount -t overlay -o "lowerdir=$below/lower:$below/$long:/var,upperdir=$below/upper,workdir=$below/around" layers /mnt
     echo upper > mnt/one; rm mnt/two; echo new > mnt/new; mkdir mnt/folder/inner; exec 7<> mnt/new; rm -r mnt/hidden; mount --bind mnt/folder media
 '''
 
@@ -270,6 +271,71 @@ def overlay(place):
                 raise Failure("what was open in it is another file")
             before["new"] = name
         one.check()
+    finally:
+        one.end()
+
+
+LIVE = """
+    below=/${place#/}/given; cd "$root"; chroot "$root" mount -t overlay -o "lowerdir=$below/lower,upperdir=$below/upper,workdir=$below/around" layers /mnt
+    echo new > mnt/new; exec 7<> mnt/new 8<> mnt/lower
+"""
+
+
+def overlay_in_use(place):
+    """An overlay of folders outside: while it is mounted nobody mounts it a second time, and a dry run writes nothing to its folders."""
+    def prepare(folder):
+        for name in ("lower", "upper", "around"):
+            os.mkdir(os.path.join(folder, name))
+        for name in ("lower", "other"):
+            with open(os.path.join(folder, "lower", name), "w", encoding="ascii") as stream:
+                stream.write("lower")
+    one = Pivoted(place, "used", "mem_anonymous", extra=LIVE, prepare=prepare)
+    try:
+        def folders():
+            return sorted(os.path.join(where, name) for where, names, files in os.walk(os.path.join(one.place, "given")) for name in names + files)
+        image = os.path.join(place.path, "used-image")
+        one.dump(image + "-running", "-R").expect(0)
+        before = folders()
+        for flags in (["--dry-run"], ["-d"]):
+            ckpt("restore", "-f", image + "-running", *flags).expect(7, "mount /mnt", "another mount is using still")
+            same("the folders", {"": before}, {"": folders()})
+        with open(f"/proc/{one.pid}/root/mnt/other", "a", encoding="ascii") as stream:
+            stream.write(" and more")
+        before = folders()
+        dump = subprocess.Popen([CKPT, "dump", "-p", str(one.pid), "-f", image], stdin=subprocess.DEVNULL)
+
+        def ended():
+            # What the first dump has left in the pid namespace is our child, and holds up its end until it is reaped.
+            for pid in {*map(int, children_of(os.getpid()))} - {dump.pid, one.popen.pid}:
+                exists_unreaped(pid)
+            return dump.poll() is not None
+        wait_until(ended, "the dump has ended", 40)
+        if dump.returncode != 0:
+            raise Failure(f"the dump: exit {dump.returncode}")
+        wait_until(lambda: not exists_unreaped(one.pid), "it has ended")
+        inodes = {path: os.lstat(path).st_ino for path in before}
+        ckpt("restore", "-f", image, "--dry-run").expect(0)
+        same("the folders after a dry run", inodes, {path: os.lstat(path).st_ino for path in folders()})
+        one.restore(image)
+        if read_text(f"/proc/{one.pid}/root/mnt/other") != "lower and more":
+            raise Failure("the overlay shows something else")
+        one.check()
+    finally:
+        one.end()
+
+
+def overlay_of_others(place):
+    """An overlay that was mounted under another root, where its paths led to other folders with the same names in them."""
+    def prepare(folder):
+        for name in ("a", "b"):
+            os.makedirs(os.path.join(folder, "..", "work", name))
+            with open(os.path.join(folder, "..", "work", name, name), "w", encoding="ascii") as stream:
+                stream.write("outside")
+    one = Pivoted(place, "others", "mem_anonymous", prepare=prepare, extra="""
+        mount -t overlay -o "lowerdir=$place/work/a:$place/work/b" layers "$root/mnt"
+        for name in a b; do mkdir "$root/$place/work/$name"; echo inside > "$root/$place/work/$name/$name"; done""")
+    try:
+        ckpt("check", "-p", one.pid).expect(1, "mount /mnt: overlay", "whose folders are others there")
     finally:
         one.end()
 
@@ -321,6 +387,8 @@ def beside(place, program):
 if __name__ == "__main__":
     become_subreaper()
     PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "threads", "tree_children")
-    sys.exit(run_cases("mounts", [("first process", first_process), ("killed", killed), ("refused", refused), ("overlay", overlay), ("server is gone", server_is_gone)] +
+    sys.exit(run_cases("mounts", [("first process", first_process), ("killed", killed), ("refused", refused), ("overlay", overlay),
+                                  ("overlay in use", overlay_in_use), ("overlay of others", overlay_of_others),
+                                  ("server is gone", server_is_gone)] +
                        [(program, lambda place, program=program: beside(place, program)) for program in PROGRAMS],
                        ("unshare", "nsenter", "mount", "pivot_root")))

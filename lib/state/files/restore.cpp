@@ -18,6 +18,7 @@
 #include "lib/state/files/put_back.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/files/without_links.h"
+#include "lib/state/mounts/made.h"
 #include "lib/state/namespaces/further.h"
 #include "lib/state/run_as.h"
 
@@ -129,6 +130,9 @@ class Opener {
 
   void open_named(const FileIdentity& file, std::vector<Wanted>& wanted, const FileNow& now) {
     if (dry_run_ && (S_ISFIFO(file.mode) || file.deleted)) return;  // an open lets others go on, a name is made
+    if (dry_run_ && S_ISREG(file.mode) && state::is_on_made_overlay(now.handle.get())) {
+      for (Wanted& one : wanted) one.flags &= ~O_ACCMODE;  // it is there to be read alone
+    }
     if (!is_theirs_already(file, now)) {
       for (Wanted& one : wanted) {
         one.inode = now.st.stx_ino, one.device = now.device();

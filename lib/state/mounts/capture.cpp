@@ -203,19 +203,29 @@ class Recorder {
     return known->second;
   }
 
+  /// A folder of an overlay, once the mount that it is in has been added. Empty: it cannot be reached.
+  UniqueFd open_layer(const std::string& folder, const MountLine& overlay, const Outside& outside) {
+    const auto by_table = visible_.find(walked_->id_at(folder));
+    const bool is_local = by_table != visible_.end() && !may_hang(by_table->second.line->type);
+    UniqueFd out(is_local ? state::open_in_tree(folder.c_str(), O_RDONLY | O_DIRECTORY) : -ENOENT);
+    const Result<int> id = out ? mount_id_of(out.get()) : Result<int>(0);
+    if (!id || visible_.count(*id) == 0 || *id == overlay.id || add(*id, outside) < 0) return {};
+    return out;
+  }
+
   /// The mounts with an overlay's folders, which come before it. Why one cannot be made of them; empty: it can.
   std::string add_layers(const Visible& overlay, const Outside& outside) {
     const auto folders = state::overlay_folders(overlay.line->super_options);
     if (!folders) return "whose folders are not all known by whole paths";
     if (walk_.out.image.namespaces.has("user")) return "in a user namespace";
+    if (!state::can_be_overlay_options(overlay.line->super_options)) return "whose options are too long to be given";
     std::vector<UniqueFd> layers;
-    for (const std::string& folder : *folders) {
-      const auto by_table = visible_.find(walked_->id_at(folder));
-      const bool is_local = by_table != visible_.end() && !may_hang(by_table->second.line->type);
-      layers.emplace_back(is_local ? state::open_in_tree(folder.c_str(), O_RDONLY | O_DIRECTORY) : -ENOENT);
-      const Result<int> id = layers.back() ? mount_id_of(layers.back().get()) : Result<int>(0);
-      if (!id || visible_.count(*id) == 0 || *id == overlay.line->id || add(*id, outside) < 0)
-        return fmt::format("whose folder {} cannot be reached there", folder);
+    for (const auto* list : {&folders->layers, &folders->others}) {
+      for (const std::string& folder : *list) {
+        UniqueFd there = open_layer(folder, *overlay.line, outside);
+        if (!there) return fmt::format("whose folder {} cannot be reached there", folder);
+        if (list == &folders->layers) layers.push_back(std::move(there));
+      }
     }
     // The paths are those of who has mounted it, under another root perhaps.
     const auto is_whole = [&](const auto& seen) {
@@ -246,14 +256,20 @@ class Recorder {
       mount.problem = "whose owners are mapped (idmapped)";
     } else {
       mount.host = outside.find(line, seen.st);
-      if (line.type == "overlay" && mount.host.empty() && !is_of_others(mount))
-        mount.problem = add_layers(seen, outside);
+      if (mount.host.empty() && !is_of_others(mount)) mount.problem = problem_of(seen, outside);
     }
     const auto named = walk_.options.external_mounts.keys.find(line.point);
     if (others_ == nullptr && named != walk_.options.external_mounts.keys.end()) mount.external = named->second;
     const int index = static_cast<int>(out_.mounts.size());
     out_.mounts.push_back(std::move(mount));
     return indices_[id] = index;
+  }
+
+  /// Why what is nowhere else cannot be made anew; empty: it can, if any of its kind can.
+  std::string problem_of(const Visible& seen, const Outside& outside) {
+    const MountLine& line = *seen.line;
+    if (line.type == "overlay") return add_layers(seen, outside);
+    return "";
   }
 
   /// One that was taken before has this file system, and so its files.

@@ -20,6 +20,7 @@ struct MountOptions {
   std::string root;                             ///< the folder that becomes its root; empty: the one that it was
   std::map<std::string, std::string> external;  ///< by key, or by mount point: the folder or file to mount
   bool may_match_nothing = false;               ///< as for a dump
+  bool dry_run = false;                         ///< overlays are only read: nothing writes to their folders
 };
 
 /// Each "mnt[KEY]:VALUE", as criu has it. kUsage: something else, or two for one key.

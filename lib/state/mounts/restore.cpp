@@ -26,6 +26,7 @@
 #include "lib/state/mounts/made.h"
 #include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/mounts/open_below.h"
+#include "lib/state/mounts/overlay.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/state/run_as.h"
@@ -205,6 +206,7 @@ enum Step {
   kLeave,
   kPlaceBase,
   kLayers,
+  kInUse,
   kTerminal,
   kShow,
   kAttributesOf,
@@ -218,6 +220,7 @@ enum Step {
 constexpr const char* kSteps[] = {"cannot be kept from other mount namespaces",
                                   "cannot be made ready",
                                   "cannot be made of the folders that it was made of",
+                                  "has an upper folder that another mount is using still",
                                   "cannot have its terminal made",
                                   "shows something that is not there",
                                   "cannot be given its options",
@@ -238,7 +241,8 @@ struct Part {
 
 class MountBuilder {
  public:
-  MountBuilder(const Mounts& mounts, const std::vector<MadeMounts>& others) : mounts_(mounts), others_(others) {}
+  MountBuilder(const Mounts& mounts, const state::MountOptions& options, const std::vector<MadeMounts>& others)
+      : mounts_(mounts), options_(options), others_(others) {}
 
   Result<void> prepare(const std::vector<MountSource>& sources, bool same_boot) {
     std::map<int, size_t> made;  // by file system
@@ -404,7 +408,7 @@ class MountBuilder {
   int mount_one(size_t i, bool of_folder, std::vector<UniqueFd>& shown) {
     Part& part = parts_[i];
     const bool is_late = overlays_.count(part.base) != 0 && !bases_[part.base];
-    if (is_late && !make_overlay(part.base, shown)) return fails(kLayers, i);
+    if (is_late && !make_overlay(part.base, shown)) return fails(errno == EBUSY ? kInUse : kLayers, i);
     const int base = bases_[part.base].get();
     if (part.terminal >= 0 && !make_terminal(i, part.terminal, shown)) return fails(kTerminal, i);
     const bool used = std::any_of(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(i),
@@ -434,23 +438,13 @@ class MountBuilder {
     return SharedValues::kValues - 1 - static_cast<size_t>(std::distance(overlays_.begin(), overlays_.find(base)));
   }
 
-  /// Its folders are looked up under the new root, as they were when it was mounted.
+  /// Its folders are looked up under the new root, as they were when it was mounted. It lies on /proc then.
   bool make_overlay(size_t base, const std::vector<UniqueFd>& shown) {
     const MountedFilesystem& filesystem = *overlays_.at(base);
-    const UniqueFd old(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!old || !shown[0] || ::fchdir(shown[0].get()) != 0 || ::chroot(".") != 0) return false;
-    const UniqueFd context(::fsopen("overlay", FSOPEN_CLOEXEC));
-    bool made = context && ::fsconfig(context.get(), FSCONFIG_SET_STRING, "source", filesystem.source.c_str(), 0) == 0;
-    for_each_word(filesystem.options, [&](const std::string& word) {
-      made = made && (is_no_option(word, false) || set_option(context.get(), word));
-    });
-    made = made && ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
-    if (made) bases_[base] = UniqueFd(::fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
-    const int error = errno;
-    if (::fchdir(old.get()) != 0 || ::chroot(".") != 0) return false;
-    errno = error;
+    bases_[base] =
+        state::mount_overlay(filesystem.source, filesystem.options, options_.dry_run, shown[0].get(), "proc");
     if (bases_[base]) values_[value_of_overlay(base)] = bases_[base].get();
-    return bases_[base] && ::move_mount(bases_[base].get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) == 0;
+    return static_cast<bool>(bases_[base]);
   }
 
   /// Opened where the processes will find it: their names of it come from there.
@@ -474,6 +468,7 @@ class MountBuilder {
   }
 
   const Mounts& mounts_;
+  const state::MountOptions& options_;
   const std::vector<MadeMounts>& others_;
   std::vector<UniqueFd> bases_;
   std::map<size_t, const MountedFilesystem*> overlays_;  ///< by base
@@ -496,7 +491,7 @@ Result<state::MountNamespace> make_mount_namespace(const store::Mounts& mounts, 
   state::OtherMounts shown;
   for (const MadeMounts& other : others) shown.push_back(other.mounts);
   CKPT_TRY_ASSIGN(const std::vector<MountSource> sources, state::plan_mounts(mounts, options, shown));
-  MountBuilder builder(mounts, others);
+  MountBuilder builder(mounts, options, others);
   CKPT_TRY(builder.prepare(sources, is_this_boot(boot_id)));
   return builder.build();
 }

@@ -84,13 +84,15 @@ Result<void> check_further(const store::TreeImage& tree, bool joins) {
   return {};
 }
 
-Result<void> make_further(const store::TreeImage& tree, const std::string& boot_id) {
+Result<void> make_further(const store::TreeImage& tree, const std::string& boot_id, bool dry_run) {
+  state::MountOptions options;
+  options.dry_run = dry_run;
   std::vector<state::MountNamespace> made;
   std::vector<MadeMounts> others = {{&tree.namespaces.mounts, state::tree_mount_namespace()}};
   for (const FurtherNamespace& further : tree.namespaces.further) {
     state::MountNamespace& one = made.emplace_back();
     if (is_mounts(further)) {
-      CKPT_TRY_ASSIGN(one, make_mount_namespace(further.mounts, boot_id, {}, others));
+      CKPT_TRY_ASSIGN(one, make_mount_namespace(further.mounts, boot_id, options, others));
     } else {
       CKPT_TRY_ASSIGN(one.handle, make_empty(further.kind));
     }

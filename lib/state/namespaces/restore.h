@@ -26,7 +26,7 @@ Result<void> check_further(const store::TreeImage& tree, bool joins);
 
 /// Makes them, and calls state::set_further. While /proc and mounts are still those of ckpt's caller, and there are no
 /// other threads.
-Result<void> make_further(const store::TreeImage& tree, const std::string& boot_id);
+Result<void> make_further(const store::TreeImage& tree, const std::string& boot_id, bool dry_run);
 /// Gives them their names, limits and networks.
 Result<void> fill_further(const store::TreeImage& tree);
 

@@ -127,13 +127,35 @@ TEST_CASE("mounts: what there is no way for is refused by name, each one") {
 
 TEST_CASE("mounts: an overlay is made of folders that are named by whole paths") {
   using Folders = std::vector<std::string>;
-  CHECK(state::overlay_folders("rw,lowerdir=/a:/b c,upperdir=/u,workdir=/w,xino=off") ==
-        Folders{"/a", "/b c", "/u", "/w"});
-  CHECK(state::overlay_folders("ro,lowerdir+=/a,lowerdir+=/b,datadir+=/d,index=on") == Folders{"/a", "/b", "/d"});
-  CHECK(state::overlay_folders("lowerdir=/a::/data") == Folders{"/a", "/data"});
+  const auto layers = [](const char* options) { return state::overlay_folders(options).value().layers; };
+  const auto others = [](const char* options) { return state::overlay_folders(options).value().others; };
+  CHECK(layers("rw,lowerdir=/a:/b c,upperdir=/u,workdir=/w,xino=off") == Folders{"/u", "/a", "/b c"});
+  CHECK(others("rw,lowerdir=/a:/b c,upperdir=/u,workdir=/w,xino=off") == Folders{"/w"});
+  CHECK(layers("ro,lowerdir+=/a,lowerdir+=/b,datadir+=/d,index=on") == Folders{"/a", "/b"});
+  CHECK(others("ro,lowerdir+=/a,lowerdir+=/b,datadir+=/d,index=on") == Folders{"/d"});
+  CHECK(layers("lowerdir=/a::/data") == Folders{"/a", "/data"});
   for (const char* odd :
-       {"", "rw", "lowerdir=a", "lowerdir=/a,upperdir=u", "lowerdir", "lowerdir=/a\\:b", "lowerdir=/a,/b"})
+       {"", "rw", "lowerdir=a", "lowerdir=/a,upperdir=u", "lowerdir", "lowerdir=/a\\:b", "lowerdir=/a,/b",
+        "lowerdir=/a,upperdir=/u:/v"})
     CHECK_FALSE(state::overlay_folders(odd));
+}
+
+TEST_CASE("mounts: an overlay's options are given again, or made such that nothing is written to its folders") {
+  using state::OverlayUse;
+  const std::string usual = "rw,lowerdir=/a:/b,upperdir=/u,workdir=/w,uuid=on,xino=off";
+  CHECK(state::overlay_mount_options(usual, OverlayUse::kItself) ==
+        "lowerdir=/a:/b,upperdir=/u,workdir=/w,uuid=on,xino=off");
+  CHECK(state::overlay_mount_options(usual, OverlayUse::kOnlyRead) == "index=off,lowerdir=/u:/a:/b,xino=off");
+  CHECK(state::overlay_mount_options(usual, OverlayUse::kTry) == "index=on,lowerdir=/u,upperdir=/u,workdir=/u");
+  const std::string apart = "userxattr,lowerdir+=/a,upperdir=/u,workdir=/w,index=on";
+  CHECK(state::overlay_mount_options(apart, OverlayUse::kOnlyRead) ==
+        "index=off,lowerdir+=/u,userxattr,lowerdir+=/a");
+  const std::string lower = "ro,seclabel,lowerdir=/a:/b";
+  CHECK(state::overlay_mount_options(lower, OverlayUse::kOnlyRead) == "lowerdir=/a:/b");
+  CHECK(state::overlay_mount_options(lower, OverlayUse::kTry).empty());
+  CHECK(state::can_be_overlay_options("lowerdir=/" + std::string(4000, 'a')));
+  CHECK_FALSE(state::can_be_overlay_options("lowerdir=/" + std::string(4096, 'a')));
+  CHECK_FALSE(state::can_be_overlay_options("lowerdir=/a,upperdir=/" + std::string(1400, 'u')));
 }
 
 TEST_CASE("mounts: what another mount namespace of the tree has comes from there") {
