@@ -199,6 +199,7 @@ Result<void> enter(const Beside& there, int pidfd) {
   state::Entered entered;
   entered.init_is_ckpts = there.in_ckpts_own;
   if (!there.in_ckpts_own) entered.kinds = there.kinds;
+  entered.callers = there.own;
   if (executioner != nullptr) entered.end_init = [executioner] { return executioner->ask(); };
   if (common_end != nullptr) entered.may_end = [common_end] { common_end->begin(); };
   state::set_entered(std::move(entered));
@@ -258,6 +259,7 @@ Result<std::optional<Beside>> find_beside(int pid) {
   out.pid = pid;
   for (const Kind& kind : kKinds) {
     if (!same_namespace(pid, kind.name)) out.kinds.emplace_back(kind.name);
+    if (auto ours = proc::read_link(::getpid(), std::string("ns/") + kind.name)) out.own.push_back(std::move(*ours));
   }
   if (out.kinds.empty()) return std::optional<Beside>();
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));

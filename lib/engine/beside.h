@@ -15,6 +15,7 @@ struct Beside {
   int pid = 0;                     ///< the process, by its number here
   int inside = 0;                  ///< the number that it has in its own pid namespace
   std::vector<std::string> kinds;  ///< of /proc/PID/ns that are others than ckpt's, and that can be entered
+  std::vector<std::string> own;    ///< the links of ckpt's own: "uts:[4026531838]"
   bool in_ckpts_own = false;       ///< they were made by `restore --new-pidns`
 };
 

@@ -174,6 +174,7 @@ REFUSED = (
     ("watch", holding("unshare --mount", 'libc = ctypes.CDLL(None); fd = libc.inotify_init(); libc.inotify_add_watch(fd, b"/mnt", 2)'),
      "inotify in another mount namespace"),
     ("pid", "unshare --pid --fork sleep 60", "another one than that of its tree's first process"),
+    ("callers", "nsenter --ipc=/proc/self/fd/OURS sleep 60", "that of whoever runs ckpt"),
     ("ipc", "unshare --ipc sh -c 'ipcmk -S 3 > /dev/null; exec sleep 60'", "System V objects"),
     ("net", "unshare --net sh -c 'ip link add v0 type veth peer name v1 && ip link set v1 netns 1; exec sleep 60'", "a veth with its other end outside it"),
 )
@@ -181,9 +182,12 @@ REFUSED = (
 
 def refused(place):
     """What is not carried is named before anything is touched."""
+    ours = os.open("/proc/self/ns/ipc", os.O_RDONLY)
     for kind, command, words in REFUSED:
+        command = command.replace("OURS", str(ours))
         popen = subprocess.Popen(["unshare", "--fork", "--kill-child", "--pid", "--ipc", "--mount", "sh", "-c", f"mount -t proc proc /proc; {command} & wait"],
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                                 pass_fds=(ours,) if kind == "callers" else ())
         try:
             wait_until(lambda: any("sleep" == read_text(f"/proc/{p}/comm").strip() for p in descendants(popen.pid)), "it sleeps")
             init = int(children_of(popen.pid)[0])

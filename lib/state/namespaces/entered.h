@@ -14,6 +14,8 @@ struct Entered {
   /// Process 1 is a ckpt, which knows what to do with whose parent has ended. Another one must not hear of ckpt's own.
   bool init_is_ckpts = false;
   std::vector<std::string> kinds;  ///< as in /proc/PID/ns: those that the tree has of its own; empty: not to be told of
+  /// Those that whoever ran ckpt is in, as links of /proc/PID/ns: "uts:[4026531838]".
+  std::vector<std::string> callers;
   /// Ends the first process of the pid namespace, which nobody inside may; with it everything there ends, this process
   /// too: it returns only where that failed. Empty: the tree does not have it.
   std::function<Result<void>()> end_init;

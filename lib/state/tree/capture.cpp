@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -115,6 +116,13 @@ void block_namespaces_of_threads(Walk& walk, size_t process) {
   }
 }
 
+/// A copy of it would be another one than the process had: that of the host, say.
+bool is_callers(const std::string& link) {
+  const state::Entered* entered = state::entered();
+  return entered != nullptr &&
+         std::find(entered->callers.begin(), entered->callers.end(), link) != entered->callers.end();
+}
+
 }  // namespace
 
 Namespaces::Namespaces(int first) {
@@ -132,7 +140,10 @@ void Namespaces::compare(Walk& walk, size_t process) const {
   for (const Link& link : links_) {
     auto theirs = proc::read_link(walk.members[process].entry.pid, link.name);
     if (!theirs) continue;
-    if (*theirs != link.first && state::further_flag(link.name.substr(link.name.find('/') + 1)) != 0)
+    if (*theirs != link.first && is_callers(*theirs))
+      walk.block(process, "namespace " + *theirs,
+                 "that of whoever runs ckpt, entered from the tree's own, which is not supported");
+    else if (*theirs != link.first && state::further_flag(link.name.substr(link.name.find('/') + 1)) != 0)
       walk.seen[process].apart.push_back(*theirs);
     else if (*theirs != link.first)
       walk.block(process, "namespace " + *theirs, kNestedNamespace);
