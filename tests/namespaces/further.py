@@ -174,6 +174,12 @@ REFUSED = (
     ("watch", holding("unshare --mount", 'libc = ctypes.CDLL(None); fd = libc.inotify_init(); libc.inotify_add_watch(fd, b"/mnt", 2)'),
      "inotify in another mount namespace"),
     ("pid", "unshare --pid --fork sleep 60", "another one than that of its tree's first process"),
+    ("terminal", holding("unshare --mount", 'os.system("mount -t devpts -o newinstance,ptmxmode=666 own /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx"); '
+                         'fd, other = os.openpty(); os.set_inheritable(other, True)'), "a terminal of a further mount namespace's own devpts"),
+    ("console", "unshare --mount sh -c 'mount -t devpts -o newinstance own /dev/pts; exec 9<> /dev/pts/ptmx; mount --bind /dev/pts/0 /dev/full; exec sleep 60'",
+     "mount /dev/full: devpts /0 of own, of a further mount namespace's own terminals"),
+    ("queues", "unshare --ipc --mount sh -c 'mount -t mqueue own /mnt; exec sleep 60'", "mount /mnt: mqueue / of own, of a further network or IPC namespace"),
+    ("devices", "unshare --net --mount sh -c 'mount -t sysfs own /mnt; exec sleep 60'", "mount /mnt: sysfs / of own, of a further network or IPC namespace"),
     ("callers", "nsenter --ipc=/proc/self/fd/OURS sleep 60", "that of whoever runs ckpt"),
     ("ipc", "unshare --ipc sh -c 'ipcmk -S 3 > /dev/null; exec sleep 60'", "System V objects"),
     ("net", "unshare --net sh -c 'ip link add v0 type veth peer name v1 && ip link set v1 netns 1; exec sleep 60'", "a veth with its other end outside it"),

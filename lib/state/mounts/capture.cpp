@@ -20,6 +20,7 @@
 #include "lib/state/mounts/mountinfo.h"
 #include "lib/state/mounts/overlay.h"
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/run_as.h"
 
 namespace ckpt::capture {
@@ -269,7 +270,23 @@ class Recorder {
   std::string problem_of(const Visible& seen, const Outside& outside) {
     const MountLine& line = *seen.line;
     if (line.type == "overlay") return add_layers(seen, outside);
-    return "";
+    if (has_own_kind_of(line.type)) return "of a further network or IPC namespace";
+    return is_further_terminal(line) ? "of a further mount namespace's own terminals" : "";
+  }
+
+  /// It is made in the first process's network or IPC namespace: who is in this mount namespace may be in another one.
+  bool has_own_kind_of(const std::string& type) const {
+    const std::string kind = type == "mqueue" ? "ipc" : type == "sysfs" ? "net" : "";
+    if (others_ == nullptr || kind.empty()) return false;
+    for (size_t i = 0; i < walk_.members.size(); ++i) {
+      if (walk_.mounts_of(i) == state::looked_into() && state::further_of(walk_.out.image, i, kind) >= 0) return true;
+    }
+    return false;
+  }
+
+  /// Terminals are told apart by their numbers, which are those of the first process's devpts.
+  bool is_further_terminal(const MountLine& line) const {
+    return others_ != nullptr && line.type == "devpts" && line.root != "/" && line.root != "/ptmx";
   }
 
   /// One that was taken before has this file system, and so its files.

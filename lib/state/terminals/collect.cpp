@@ -1,6 +1,7 @@
 #include "lib/state/terminals/collect.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 
 #include "lib/base/io.h"
 #include "lib/state/external/capture.h"
+#include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/terminals/capture.h"
 
 namespace ckpt::capture {
@@ -43,7 +46,31 @@ Result<void> TerminalCollector::add(const Place& place, int index) {
   return {};
 }
 
+bool TerminalCollector::is_of_further_devpts(const OpenEnd& end) const {
+  const int mounts = context_.walk.mounts_of(end.place.process);
+  if (mounts < 0) return false;
+  constexpr unsigned kSlaveFirst = 136, kSlaveLast = 143;
+  const auto devpts_in = [](int where) {
+    const state::InMounts there(where);
+    struct stat st {};
+    return state::stat_in_tree("/dev/pts", st) ? st.st_dev : dev_t{0};
+  };
+  const dev_t first = devpts_in(-1);
+  struct stat open {};
+  if (::fstat(end.fd.get(), &open) != 0 || first == 0) return true;
+  const unsigned major_number = major(open.st_rdev);
+  const bool is_slave = major_number >= kSlaveFirst && major_number <= kSlaveLast;
+  // A master or /dev/tty that was opened elsewhere tells nothing of where it belongs but by its namespace.
+  return open.st_dev != first && (is_slave || devpts_in(mounts) != first);
+}
+
 Result<void> TerminalCollector::settle() {
+  std::erase_if(ends_, [&](const OpenEnd& end) {
+    const bool is_foreign = is_of_further_devpts(end);
+    if (is_foreign)
+      context_.block(end.place, "a terminal of a further mount namespace's own devpts, which is not supported");
+    return is_foreign;
+  });
   if (ends_.empty()) return {};
   std::vector<int> fds;
   for (const OpenEnd& open : ends_) fds.push_back(open.fd.get());

@@ -21,6 +21,9 @@ class TerminalCollector {
     int descriptor;
     UniqueFd fd;
   };
+  /// A process in a further mount namespace has it of a devpts that is not the first process's.
+  bool is_of_further_devpts(const OpenEnd& end) const;
+
   DescriptorContext& context_;
   std::vector<OpenEnd> ends_;
 };
