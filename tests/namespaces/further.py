@@ -225,9 +225,10 @@ def reap(known=None):
                 known.returncode = os.waitstatus_to_exitcode(ended[1])
 
 
-def all_namespaces():
+def own_namespaces():
+    """Of this process and of what has come of it: who loses its parent becomes its child."""
     out = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in [os.getpid(), *descendants(os.getpid())]:
         for kind in KINDS:
             try:
                 out.add(namespace(pid, kind))
@@ -251,7 +252,7 @@ def killed(place):
             time.sleep(0.2)
             nested.check()
         nested.dump(image)
-        before = all_namespaces()
+        before = own_namespaces()
         pidfile = os.path.join(place.path, "killed-pid")
         for _ in range(6):
             if os.path.exists(pidfile):
@@ -268,7 +269,7 @@ def killed(place):
 
             def gone():
                 reap()
-                return all_namespaces() <= before
+                return own_namespaces() <= before
             wait_until(gone, "no namespace stays behind")
         nested.restore(image)
         nested.check()
