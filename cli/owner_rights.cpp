@@ -18,6 +18,7 @@ Result<void> take_owner_rights(engine::RestoreOptions& options,
   const std::string_view wants_root = options.external.terminals        ? "--shell-job"
                                       : keeps_pipes                     ? "--external-pipes keep"
                                       : !options.external.given.empty() ? "--inherit-fd"
+                                      : !options.label_profile.empty()  ? "--lsm-profile"
                                       : options.new_pid_namespace       ? "--new-pidns"
                                       : options.placed                  ? "other namespaces"
                                                                         : "";

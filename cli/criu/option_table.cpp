@@ -7,6 +7,8 @@
 #include <cctype>
 #include <charconv>
 
+#include "lib/state/labels/change.h"
+
 namespace ckpt::cli::criu {
 
 namespace {
@@ -114,6 +116,12 @@ Result<void> set_mount(Options& options, const std::string& value) {
 
 Result<void> add_external_option(Options& options, const std::string& value) { return add_external(value, options); }
 
+Result<void> set_label_profile(Options& options, const std::string& value) {
+  CKPT_TRY(restore::check_profile(value));
+  options.label_profile = value;
+  return {};
+}
+
 constexpr const char* kAlways = "ckpt always does that";
 constexpr const char* kOneWay = "ckpt has one way to do it";
 
@@ -182,7 +190,7 @@ constexpr std::array kKnown = {
     Known{"cgroup-props-file", 0, Value::kRequired, nullptr, "limits of control groups are not restored", true},
     Known{"cgroup-dump-controller", 0, Value::kRequired, nullptr, "limits of control groups are not restored", true},
     Known{"cgroup-yard", 0, Value::kRequired, nullptr, "groups are found where they are mounted", true},
-    Known{"lsm-profile", 0, Value::kRequired, nullptr, nullptr, true},
+    Known{"lsm-profile", 0, Value::kRequired, set_label_profile},
     Known{"lsm-mount-context", 0, Value::kRequired, nullptr, nullptr, true},
     Known{"skip-mnt", 0, Value::kRequired, nullptr, nullptr, true},
     Known{"enable-fs", 0, Value::kRequired, nullptr, nullptr, true},

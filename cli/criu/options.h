@@ -48,6 +48,7 @@ struct Options {
   int status_fd = -1;
   std::map<std::string, int> inherited;                ///< "pipe:[4711]": ckpt's descriptor that takes its place
   std::map<std::string, std::string> joined;           ///< by kind of namespace (net, pid, ...): a file
+  std::string label_profile;                           ///< "apparmor:NAME", in place of labels that there were
   std::string root;                                    ///< of a new mount namespace
   std::map<std::string, state::VethEnd> veths;  ///< of a restore, by the name inside
   bool empty_network = false;

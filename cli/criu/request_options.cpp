@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include "lib/base/io.h"
+#include "lib/state/labels/change.h"
 
 namespace ckpt::cli::criu {
 
@@ -37,7 +38,6 @@ Result<void> refuse(const criu_rpc::Options& request) {
       {!request.cgroup_props_file().empty(), "cgroup_props_file", kNoLimits},
       {!request.cgroup_dump_controller().empty(), "cgroup_dump_controller", kNoLimits},
       {!request.cgroup_yard().empty(), "cgroup_yard", "groups are found where they are mounted"},
-      {!request.lsm_profile().empty(), "lsm_profile", ""},
       {!request.lsm_mount_context().empty(), "lsm_mount_context", ""},
       {request.has_cpu_cap() && request.cpu_cap() == 0, "cpu_cap 0", "a restore checks the processor's abilities"},
       {request.network_lock() > 2, "network_lock", "connections are held off by nftables"},
@@ -74,6 +74,20 @@ Result<void> take_inherited(const criu_rpc::Options& request, Options& options) 
     if (::fcntl(given.fd(), F_GETFD) < 0)
       return sys_error(fmt::format("inherit_fd {}", given.fd()), fmt::format("cannot be used for {}", given.key()));
     CKPT_TRY(inherit(given.key(), given.fd(), options));
+  }
+  return {};
+}
+
+Result<void> take_namespaces(const criu_rpc::Options& request, Options& options) {
+  if (!request.root().empty()) options.root = request.root();
+  if ((request.empty_ns() & CLONE_NEWNET) != 0) options.empty_network = true;
+  for (const criu_rpc::VethPair& pair : request.veths())
+    CKPT_TRY(add_external("veth[" + pair.if_in() + "]:" + pair.if_out(), options));
+  for (const criu_rpc::ExternalMount& mount : request.ext_mnt()) options.external_mounts[mount.key()] = mount.val();
+  for (const std::string& resource : request.external()) CKPT_TRY(add_external(resource, options));
+  for (const criu_rpc::JoinedNamespace& one : request.join_ns()) {
+    if (!one.extra_opt().empty()) return not_supported("the request's join_ns with extra_opt");
+    options.joined[one.ns()] = one.ns_file();
   }
   return {};
 }
@@ -134,16 +148,11 @@ Result<void> take_options(const criu_rpc::Options& request, pid_t peer, bool res
   for (const criu_rpc::CgroupRoot& root : request.cg_root())
     options.cgroup_roots.push_back({root.ctrl(), root.path(), !root.has_ctrl()});
   CKPT_TRY(take_inherited(request, options));
-  if (!request.root().empty()) options.root = request.root();
-  if ((request.empty_ns() & CLONE_NEWNET) != 0) options.empty_network = true;
-  for (const criu_rpc::VethPair& pair : request.veths())
-    CKPT_TRY(add_external("veth[" + pair.if_in() + "]:" + pair.if_out(), options));
-  for (const criu_rpc::ExternalMount& mount : request.ext_mnt()) options.external_mounts[mount.key()] = mount.val();
-  for (const std::string& resource : request.external()) CKPT_TRY(add_external(resource, options));
-  for (const criu_rpc::JoinedNamespace& one : request.join_ns()) {
-    if (!one.extra_opt().empty()) return not_supported("the request's join_ns with extra_opt");
-    options.joined[one.ns()] = one.ns_file();
+  if (!request.lsm_profile().empty()) {
+    CKPT_TRY(restore::check_profile(request.lsm_profile()));
+    options.label_profile = request.lsm_profile();
   }
+  CKPT_TRY(take_namespaces(request, options));
   if (!request.has_status_fd()) return {};
   CKPT_TRY_ASSIGN(UniqueFd status, io::open_file(of_peer(peer, request.status_fd()), O_WRONLY));
   options.status_fd = status.release();

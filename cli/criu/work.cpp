@@ -158,6 +158,7 @@ Result<engine::RestoreOptions> restore_options(const Task& task) {
   out.external.pipes = options.shell_job ? state::ExternalPipes::kKeep : state::ExternalPipes::kEnded;
   out.external.given = options.inherited;
   out.external.take_master = task.take_master;
+  out.label_profile = options.label_profile;
   out.cgroups.leave = options.cgroups == Cgroups::kLeave;
   for (const CgroupRoot& root : options.cgroup_roots)
     out.cgroups.roots.push_back({root.every ? "*" : root.controllers, root.path});

@@ -156,9 +156,10 @@ Result<void> ProcessBuilder::drop_descriptors() {
   return child_.run(batch);
 }
 
-Result<void> ProcessBuilder::set_threads() {
+Result<void> ProcessBuilder::set_threads(const LabelChanges& labels) {
   RestorerArea& area = child_.area();
   CKPT_TRY(hear_of_children());
+  CKPT_TRY(change_labels(image_, labels, true, child_));
   CKPT_TRY(create_threads(image_, child_));
   if (image_.memory_of < 0) CKPT_TRY(set_futex_table(image_, child_, progress_));
   for (const store::Thread& thread : image_.threads) {
@@ -183,6 +184,7 @@ Result<void> ProcessBuilder::set_threads() {
   install_own_filters(image_.seccomp, area, batches);
   CKPT_TRY(set_credentials(image_, area, batches));
   CKPT_TRY(run_in_threads(image_, batches, child_));
+  CKPT_TRY(change_labels(image_, labels, false, child_));
   CKPT_TRY(set_extended_registers(reader_, image_, child_));
   child_.leave_parent();
   ThreadBatches last(image_.threads.size());

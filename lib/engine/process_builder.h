@@ -14,6 +14,7 @@
 #include "lib/state/cgroups/restore.h"
 #include "lib/state/descriptors/restore.h"
 #include "lib/state/files/restore.h"
+#include "lib/state/labels/change.h"
 #include "lib/state/tree/child.h"
 #include "lib/store/image.h"
 
@@ -71,8 +72,8 @@ class ProcessBuilder {
   /// Once nobody needs a folder or an executable through them any more.
   Result<void> drop_descriptors();
 
-  /// Makes its other threads, and gives each its state, signals, credentials and timers.
-  Result<void> set_threads();
+  /// Makes its other threads, and gives each its state, signals, credentials, security label and timers.
+  Result<void> set_threads(const LabelChanges& labels);
 
   /// Nothing runs by a batch after this.
   Result<void> finish();

@@ -170,6 +170,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   how.lazy_log = options.lazy_log, how.lazy_fate = options.lazy_fate;
   how.allow_changed = options.allow_changed;
   how.drop_labels = options.drop_labels;
+  how.label_profile = options.label_profile;
+  how.may_change_labels = !options.rights_of_owner;
   how.dry_run = options.dry_run;
   how.force_files = options.force_files;
   CKPT_TRY_ASSIGN(std::unique_ptr<restore::Rebuild> rebuild, restore::Rebuild::prepare(*image, how, progress));

@@ -46,6 +46,7 @@ struct RestoreOptions {
   std::filesystem::path files_root; ///< it is put there instead, below this absolute folder; empty: where it was
   std::filesystem::path
       lazy_log;  ///< what the lazy-pages daemon has to say; empty: stderr while ckpt is there, else the system log
+  std::string label_profile;  ///< "apparmor:NAME", "selinux:CONTEXT" in place of security labels that there were
   bool drop_labels = false;  ///< processes may get ckpt's own security label where theirs was another one
   TaskFate* lazy_fate = nullptr;  ///< what becomes of it, in shared memory; null: nobody asks
   GpuOptions gpu;

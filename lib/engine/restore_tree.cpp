@@ -67,7 +67,8 @@ class WholeTree final : public Rebuild {
     check_numbers(image_, reasons);
     if (auto possible = check_credentials(image_); !possible) reasons.add(possible.error());
     check_plan(image_, reasons);
-    if (!options_.drop_labels) check_labels(image_, reasons, progress_);
+    if (!options_.drop_labels)
+      labels_ = check_labels(image_, options_.label_profile, options_.may_change_labels, reasons, progress_);
     check_huge_pages(image_, reasons);
     if (options_.external.pipes == state::ExternalPipes::kNull) check_external(image_, options_.external, reasons);
     if (auto possible = check_io_urings(image_); !possible) reasons.add(possible.error());
@@ -144,7 +145,7 @@ class WholeTree final : public Rebuild {
     // Children first: the SIGCHLDs that building them has caused are discarded when their parents' threads are set. And
     // those that share memory before its owner, who takes the restorer area away.
     for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) {
-      CKPT_TRY(builder->set_threads());
+      CKPT_TRY(builder->set_threads(labels_));
       CKPT_TRY(builder->finish());
     }
     if (area_->overflowed())
@@ -358,6 +359,7 @@ class WholeTree final : public Rebuild {
   DescriptorPlan descriptors_;
   Sockets sockets_;
   IpcObjects ipc_;
+  LabelChanges labels_;
   CgroupMounts cgroup_mounts_;
   int user_namespace_ = -1;  ///< an inherited descriptor
   std::vector<int> further_;  ///< inherited descriptors, parallel to Namespaces::further

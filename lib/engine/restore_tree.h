@@ -26,6 +26,8 @@ struct Options {
   state::CgroupOptions cgroups;
   bool lazy = false;  ///< memory comes in once the processes run, by a process that outlives ckpt (see daemon.h)
   bool drop_labels = false;                ///< security labels may be others than they were
+  bool may_change_labels = true;           ///< the image is the caller's own, or trusted
+  std::string label_profile;               ///< in place of security labels that there were (see labels/change.h)
   std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
   bool force_files = false;   ///< the image's content of a file is put back over a newer one, too
   bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either

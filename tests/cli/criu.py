@@ -220,7 +220,7 @@ def what_is_not_supported_is_refused_by_name():
     os.mkdir("images")
     with Target() as target:
         for words, name in ((["--lazy-pages"], "--lazy-pages"), (["--page-server", "--address", "::1"], "--page-server"),
-                            (["--lsm-profile", "apparmor:x"], "--lsm-profile"), (["--cgroup-props", "x"], "--cgroup-props"),
+                            (["--lsm-profile", "smack:x"], "smack:x"), (["--lsm-mount-context", "x"], "--lsm-mount-context"), (["--cgroup-props", "x"], "--cgroup-props"),
                             (["--manage-cgroups=full"], "--manage-cgroups=full"), (["--cpu-cap", "--network-lock", "skip"], "--network-lock skip"),
                             (["--no-such-option"], "--no-such-option is no option of criu's"), (["--inherit-fd", "fd[1]:socket[5]"], "socket[5]"),
                             (["-p"], "-p is no option of criu's"), (["--prev-images-dir", "../none"], "holds no image of an earlier dump")):
@@ -382,7 +382,7 @@ def rpc_hands_over_masters_of_terminals():
 def rpc_refuses_by_name():
     images = folder("images")
     with Target() as target:
-        for fields, name in ((dict(lazy_pages=1), "lazy_pages"), (dict(ps=encode((2, 5))), "ps (a page server)"), (dict(lsm_profile="apparmor:x"), "lsm_profile"),
+        for fields, name in ((dict(lazy_pages=1), "lazy_pages"), (dict(ps=encode((2, 5))), "ps (a page server)"), (dict(lsm_profile="x"), "apparmor:NAME"), (dict(lsm_mount_context="x"), "lsm_mount_context"),
                              (dict(manage_cgroups_mode=4), "--manage-cgroups=full"), (dict(later=1), "field 900 of criu_opts"), (dict(manage_cgroups_mode=77), "field 34"),
                              (dict(inherit_fd=[("tty[1:2]", 1)]), "tty[1:2]"), (dict(inherit_fd=[("pipe:[1]", 99)]), "inherit_fd 99"),
                              (dict(parent_img="../none"), "holds no image of an earlier dump"), (dict(pid=os.getpid()), "a process that dumps itself"),

@@ -11,7 +11,7 @@ FEATURE_CHECK, VERSION, WAIT_PID, SINGLE_PRE_DUMP = 9, 10, 11, 13
 OPTS = dict(images_dir_fd=1, pid=2, leave_running=3, ext_unix_sk=4, tcp_established=5, evasive_devices=6, shell_job=7, file_locks=8, log_level=9,
             log_file=10, ps=11, notify_scripts=12, root=13, parent_img=14, track_mem=15, auto_dedup=16, work_dir_fd=17, link_remap=18,
             manage_cgroups=24, cg_root=25, rst_sibling=26, inherit_fd=27, manage_cgroups_mode=34, external=37, empty_ns=38, freeze_cgroup=44,
-            lazy_pages=48, status_fd=49, orphan_pts_master=50, config_file=51, lsm_profile=53, later=900)
+            lazy_pages=48, status_fd=49, orphan_pts_master=50, config_file=51, lsm_profile=53, lsm_mount_context=63, later=900)
 
 
 def varint(number):

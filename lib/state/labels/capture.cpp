@@ -59,7 +59,7 @@ void note_labels(Inventory& found) {
     if (process.zombie || other == process.threads.end()) continue;
     const std::string label = other->labels.empty() ? "none" : '"' + other->labels[0].value + '"';
     found.notes.push_back("process " + std::to_string(process.pid) + ": its security label (" + label +
-                          ") is not ckpt's own: restore it under that one, or with --drop-labels");
+                          ") is not ckpt's own: a restore asks the kernel for it, which may refuse (--drop-labels)");
   }
 }
 

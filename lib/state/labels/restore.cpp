@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "lib/state/labels/capture.h"
 
@@ -31,6 +32,90 @@ std::string starter_of(const store::SecurityLabel& label) {
   return "";
 }
 
+class LabelCheck {
+ public:
+  LabelCheck(const LabelRules& rules, Reasons& reasons) : rules_(rules), reasons_(reasons) {}
+
+  void look_at(const store::ProcessImage& process) {
+    told_.clear();
+    for (const store::Thread& thread : process.threads) look_at(process, thread);
+    auto change_of = [&](const store::Thread& thread) {
+      const auto found = changes_.find(thread.tid);
+      return found == changes_.end() ? nullptr : &found->second;
+    };
+    const LabelChange* first = change_of(process.threads[0]);
+    bool inherited = false, differ = false;
+    for (const store::Thread& thread : process.threads) {
+      const LabelChange* change = change_of(thread);
+      inherited = inherited || (change != nullptr && change->before_threads);
+      differ = differ || change == nullptr || first == nullptr || *change != *first;
+    }
+    if (inherited && differ)
+      reasons_.add(Code::kPermission, fmt::format("process {}: its threads had different security labels, which the "
+                                                  "kernel gives to processes of one thread alone",
+                                                  process.pid));
+  }
+
+  LabelChanges take() { return std::move(changes_); }
+
+ private:
+  void look_at(const store::ProcessImage& process, const store::Thread& thread) {
+    std::optional<LabelChange> change;
+    if (!rules_.profile.empty()) change = change_to(rules_.profile, thread.labels);
+    const bool forced = change.has_value();
+    if (!forced) change = change_between(rules_.own, thread.labels);
+    std::string why_not;
+    if (change && !gives(*change, rules_.own)) {
+      why_not = try_once(*change);
+      if (why_not.empty()) changes_.emplace(thread.tid, *change);
+    }
+    if (change && why_not.empty() && !forced) return;
+    refuse_others(process, thread, forced, why_not);
+    if (forced && !why_not.empty() && told_.emplace("", rules_.profile).second)
+      reasons_.add(Code::kPermission, fmt::format("process {}: does not get the security label {}: {}",
+                                                  process.pid, rules_.profile, why_not));
+  }
+
+  /// Empty: the kernel does it.
+  std::string try_once(const LabelChange& change) {
+    for (const auto& [known, answer] : tried_) {
+      if (known == change) return answer;
+    }
+    auto done = rules_.try_change(change);
+    return tried_.emplace_back(change, done ? std::string() : done.error().text()).second;
+  }
+
+  /// `forced`: what the thread itself is called is another matter.
+  void refuse_others(const store::ProcessImage& process, const store::Thread& thread, bool forced,
+                     const std::string& why_not) {
+    std::set<std::string> names;
+    for (const auto* labels : {&thread.labels, &rules_.own}) {
+      for (const store::SecurityLabel& label : *labels) {
+        const bool is_own = label.name == "current" || label.name == "apparmor/current";
+        if (!forced || !is_own) names.insert(label.name);
+      }
+    }
+    for (const std::string& name : names) {
+      const std::string was = value_of(thread.labels, name), is = value_of(rules_.own, name);
+      if (was == is || !told_.emplace(name, was).second) continue;
+      reasons_.add(Code::kPermission,
+                   fmt::format("process {}: its security label (attr/{}) was {}, and would be ckpt's: {}{}",
+                               process.pid, name, quoted(was), quoted(is),
+                               why_not.empty() ? "" : ", for it is not changed: " + why_not));
+      const std::string starter = name == "current" ? starter_of({name, was}) : "";
+      reasons_.hint((starter.empty() ? "run ckpt restore under the label that it had"
+                                     : fmt::format("run ckpt restore under the label that it had ({})", starter)) +
+                    ", or give the label up: ckpt restore --drop-labels");
+    }
+  }
+
+  const LabelRules& rules_;
+  Reasons& reasons_;
+  LabelChanges changes_;
+  std::vector<std::pair<LabelChange, std::string>> tried_;
+  std::set<std::pair<std::string, std::string>> told_;  ///< of one process
+};
+
 }  // namespace
 
 bool records_labels(const store::TreeImage& tree) {
@@ -41,37 +126,31 @@ bool records_labels(const store::TreeImage& tree) {
          });
 }
 
-void check_labels(const store::TreeImage& tree, const std::vector<store::SecurityLabel>& own, Reasons& reasons) {
-  if (!records_labels(tree)) return;
+LabelChanges check_labels(const store::TreeImage& tree, const LabelRules& rules, Reasons& reasons) {
+  if (!records_labels(tree)) return {};
+  LabelCheck check(rules, reasons);
   for (const store::ProcessImage& process : tree.processes) {
-    if (process.zombie) continue;
-    std::set<std::pair<std::string, std::string>> told;
-    for (const store::Thread& thread : process.threads) {
-      std::set<std::string> names;
-      for (const auto* labels : {&thread.labels, &own}) {
-        for (const store::SecurityLabel& label : *labels) names.insert(label.name);
-      }
-      for (const std::string& name : names) {
-        const std::string was = value_of(thread.labels, name), is = value_of(own, name);
-        if (was == is || !told.emplace(name, was).second) continue;
-        reasons.add(Code::kPermission,
-                    fmt::format("process {}: its security label (attr/{}) was {}, and would be ckpt's: {}", process.pid,
-                                name, quoted(was), quoted(is)));
-        const std::string starter = name == "current" ? starter_of({name, was}) : "";
-        reasons.hint((starter.empty() ? "run ckpt restore under the label that it had"
-                                      : fmt::format("run ckpt restore under the label that it had ({})", starter)) +
-                     ", or give the label up: ckpt restore --drop-labels");
-      }
-    }
+    if (!process.zombie) check.look_at(process);
   }
+  return check.take();
 }
 
-void check_labels(const store::TreeImage& tree, Reasons& reasons, ProgressSink& progress) {
+namespace {
+
+Result<void> refuse_change(const LabelChange&) {
+  return Error(Code::kPermission, "", "the image is another user's, whose rights tell nothing of labels");
+}
+
+}  // namespace
+
+LabelChanges check_labels(const store::TreeImage& tree, const std::string& profile, bool may_change, Reasons& reasons,
+                          ProgressSink& progress) {
   if (!records_labels(tree) && capture::tells_labels())
     progress.note("the image is an older ckpt's, which did not record security labels: processes get ckpt's own");
   auto own = capture::read_labels(::getpid(), ::getpid());
-  if (!own) return reasons.add(own.error());
-  check_labels(tree, *own, reasons);
+  if (own) return check_labels(tree, {std::move(*own), profile, may_change ? try_change : refuse_change}, reasons);
+  reasons.add(own.error());
+  return {};
 }
 
 }  // namespace ckpt::restore
