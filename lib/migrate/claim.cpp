@@ -127,7 +127,8 @@ Verdict look_at(const Claim::Tree& tree) {
     bool held = false;
     for (const Claim::Process& process : tree.processes) {
       const State state = state_of(process);
-      if (state == State::kGone) return end_all(tree.processes, namespaces_of(tree.processes));  // part of a tree is none
+      // Part of a tree is none.
+      if (state == State::kGone) return end_all(tree.processes, namespaces_of(tree.processes));
       held = held || state == State::kHeld;
     }
     if (!held) return Verdict::kRuns;
