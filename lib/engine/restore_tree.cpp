@@ -93,6 +93,7 @@ class WholeTree final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY(load_pages());
+    CKPT_TRY(check_unwritable(reader_, files_.contents, cancel));
     CKPT_TRY_ASSIGN(area_, RestorerArea::create(ranges_of(image_), has_seed()));
     CKPT_TRY(ipc_.set_back());
     if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));

@@ -2,6 +2,7 @@
 """Files that belong to the moment: dump --files, and what restore puts back, where, and over what."""
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,6 +162,37 @@ def puts_back():
         if not target.counts():
             yield f"the log: {target.lines()[-30:]}"
         yield from as_it_was(target)
+
+
+def needs_no_right_to_write():
+    """To what is as it was; what is not, and cannot be written, is refused before anything is changed."""
+    with Target() as target, contextlib.ExitStack() as stack:
+        def start_tool():
+            busy = subprocess.Popen([target.path("tool"), "60"])
+            stack.callback(busy.wait)
+            stack.callback(busy.kill)
+
+        shutil.copy("/bin/sleep", target.path("tool"))
+        start_tool()
+        done = run("dump", "-p", str(target.pid), "-f", "image", "--files", "written", "--files", target.path("tool"))
+        target.end()
+        if done.returncode == 0:
+            done = restore("--force")
+        if done.returncode != 0 or not target.counts():
+            yield f"exit {done.returncode}: {done.stderr}"
+            return
+        target.end()
+        with open(target.path("data"), "wb") as data:
+            data.write(b"something else")
+        os.unlink(target.path("tool"))
+        shutil.copy("/bin/sleep", target.path("tool"))
+        with open(target.path("tool"), "ab") as tool:
+            tool.write(b"more")
+        os.utime(target.path("tool"), (0, 0))
+        start_tool()
+        refused = restore("--force")
+        if refused.returncode == 0 or "tool: is not as the image has it" not in refused.stderr or read(target.path("data")) != b"something else":
+            yield f"another tool: exit {refused.returncode}: {refused.stderr}"
 
 
 def leaves_alone():
@@ -413,4 +445,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(puts_back, leaves_alone, elsewhere, increments, of_a_stranger, refuses, *([tracked, tracker_that_was_killed] if can_track() else []))
+main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, increments, of_a_stranger, refuses, *([tracked, tracker_that_was_killed] if can_track() else []))

@@ -102,18 +102,27 @@ Result<UniqueFd> make_file(const FileIdentity& file, const Rights& rights, Progr
   return out;
 }
 
+/// It is there, and may not be written here, or not now.
+bool may_not_be_written(int error) {
+  return error == EACCES || error == EPERM || error == EROFS || error == ETXTBSY;
+}
+
 Result<UniqueFd> open_file_there(const FileIdentity& file, const FileNow& now, bool written, const Rights& rights) {
   const std::string& path = path_of(file);
-  constexpr int kHow = O_RDWR | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
-  int fd;
-  if (written && is_theirs_already(file, now)) {
-    fd = ::open(fmt::format("/proc/self/fd/{}", now.handle.get()).c_str(), (kHow & ~O_NOFOLLOW) | O_CLOEXEC);
-    if (fd < 0) return sys_error(path, "cannot be opened to put its content back");
-  } else {
-    CKPT_TRY_ASSIGN(fd, run_with(rights, [&] { return open_without_links(path.c_str(), kHow); }));
-    if (fd < 0)
-      return sys_error(-fd, path, fmt::format("cannot be opened by user {} to put its content back", rights.uid));
+  const auto open_for = [&](int access) -> Result<int> {
+    const int how = access | O_NONBLOCK | O_NOCTTY;
+    if (!written || !is_theirs_already(file, now))
+      return run_with(rights, [&] { return open_without_links(path.c_str(), how | O_NOFOLLOW); });
+    const int own = ::open(fmt::format("/proc/self/fd/{}", now.handle.get()).c_str(), how | O_CLOEXEC);
+    return own < 0 ? -errno : own;
+  };
+  CKPT_TRY_ASSIGN(int fd, open_for(O_RDWR));
+  const int error = -fd;
+  if (may_not_be_written(error)) {
+    CKPT_TRY_ASSIGN(fd, open_for(O_RDONLY));
   }
+  if (fd < 0)
+    return sys_error(error, path, fmt::format("cannot be opened by user {} to put its content back", rights.uid));
   UniqueFd out(fd);
   struct stat st{};
   if (::fstat(fd, &st) != 0 || st.st_ino != now.st.stx_ino || st.st_dev != now.device())
@@ -163,6 +172,18 @@ Result<bool> begins_with(const store::ImageReader& image, const FileIdentity& fi
   return true;
 }
 
+bool is_for_reading(int fd) { return (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY; }
+
+Error unlike_and_unwritable(const FileIdentity& file) {
+  return Error(Code::kPermission, path_of(file), "is not as the image has it, and cannot be written")
+      .with_hint("--files-root DIR puts it elsewhere");
+}
+
+Result<bool> is_same(const store::ImageReader& image, const FileIdentity& file, int fd, const Cancel& cancel) {
+  CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd, path_of(file)));
+  return static_cast<uint64_t>(st.st_size) == file.size ? begins_with(image, file, fd, cancel) : Result<bool>(false);
+}
+
 Result<void> put_back_one(const store::ImageReader& image, const FileIdentity& file, int fd, ProgressSink& progress,
                           const Cancel& cancel) {
   const std::string& path = path_of(file);
@@ -173,6 +194,11 @@ Result<void> put_back_one(const store::ImageReader& image, const FileIdentity& f
   }
   const bool has_time = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec == file.mtime_ns;
   if (same && static_cast<uint64_t>(st.st_size) == file.size && has_time) return {};
+  if (is_for_reading(fd)) {
+    if (!same || static_cast<uint64_t>(st.st_size) != file.size) return unlike_and_unwritable(file);
+    if (!set_time_of_change(fd, file)) progress.note(path + ": keeps its time of change, which cannot be set");
+    return {};
+  }
   // What follows lets nobody see the end of one content behind the beginning of another.
   if (!same && ::ftruncate(fd, 0) != 0) return sys_error(path, "cannot be emptied to put its content back");
   if (::ftruncate(fd, static_cast<off_t>(file.size)) != 0) return sys_error(path, "cannot be given its size");
@@ -276,6 +302,17 @@ Result<UniqueFd> open_content(const store::TreeImage& tree, const ContentNames& 
     }
   }
   return out;
+}
+
+Result<void> check_unwritable(const store::ImageReader& image, const std::map<int, UniqueFd>& files,
+                              const Cancel& cancel) {
+  for (const auto& [index, fd] : files) {
+    if (!is_for_reading(fd.get())) continue;
+    const FileIdentity& file = file_of(image.manifest().tree, index);
+    CKPT_TRY_ASSIGN(const bool same, is_same(image, file, fd.get(), cancel));
+    if (!same) return unlike_and_unwritable(file);
+  }
+  return {};
 }
 
 Result<void> put_back(const store::ImageReader& image, const std::map<int, UniqueFd>& files, ProgressSink& progress,

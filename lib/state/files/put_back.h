@@ -31,11 +31,16 @@ std::vector<ContentNames> content_names(const store::TreeImage& tree);
 /// is there is a regular file, one under all of the names that are there, and, without `force`, not newer.
 void check_content(const store::TreeImage& tree, const ContentNames& names, bool force, Reasons& reasons);
 
-/// The file to put it back into, for writing; under names that are missing it is made, with the folders that are. All
-/// of it with these rights, through no link; only what is still the very file that the processes had open for writing,
-/// with its owner and mode, needs none (`written`).
+/// The file to put it back into, for writing, or, where that is not permitted, for reading; under names that are
+/// missing it is made, with the folders that are. All of it with these rights, through no link; only what is still the
+/// very file that the processes had open for writing, with its owner and mode, needs none (`written`).
 Result<UniqueFd> open_content(const store::TreeImage& tree, const ContentNames& names, bool written,
                               const Rights& rights, ProgressSink& progress);
+
+/// What could be opened for reading alone has what the image has of it: kPermission. Once that is loaded, and before
+/// anything is made.
+Result<void> check_unwritable(const store::ImageReader& image, const std::map<int, UniqueFd>& files,
+                              const Cancel& cancel);
 
 /// As it was.
 Result<void> set_time_of_change(int fd, const store::FileIdentity& file);
