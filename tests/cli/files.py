@@ -378,6 +378,34 @@ def name_of(pid):
     return ""
 
 
+def tracker_and_new_mounts():
+    """What was written on a file system before the tracker has seen it is missed, and that is said."""
+    process = subprocess.Popen([CKPT, "run", "--track-fs", "--", "sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    mounted = []
+    try:
+        wait_until(lambda: name_of(process.pid) == "sleep", "it is started")
+        mine = [socket for socket in os.listdir("/run/ckpt") if socket.startswith(f"track-{process.pid}-")]
+        tracker = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track" and has_open(pid, mine)][0]
+        for name, code in (("empty", 0), ("written", 8)):
+            os.mkdir(name)
+            os.kill(tracker, signal.SIGSTOP)
+            subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
+            mounted.append(name)
+            if name == "written":
+                with open("written/file", "w", encoding="ascii") as file:
+                    file.write("before it is watched")
+            os.kill(tracker, signal.SIGCONT)
+            done = run("dump", "-p", str(process.pid), "-f", f"image {name}", "-R", "--files", "written")
+            if done.returncode != code or (code != 0 and "has missed something" not in done.stderr):
+                yield f"{name}: exit {done.returncode}: {done.stderr}"
+    finally:
+        process.kill()
+        process.wait()
+        for name in mounted:
+            subprocess.run(["umount", name], check=True)
+
+
 def tracker_that_was_killed():
     """Is told of: nothing is left out without a word."""
     process = subprocess.Popen([CKPT, "run", "--track-fs", "--", "sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -445,4 +473,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, increments, of_a_stranger, refuses, *([tracked, tracker_that_was_killed] if can_track() else []))
+main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, increments, of_a_stranger, refuses, *([tracked, tracker_and_new_mounts, tracker_that_was_killed] if can_track() else []))

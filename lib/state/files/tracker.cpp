@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -110,6 +112,33 @@ bool is_kernels_own(const std::string& type) {
   return kOwn.count(type) != 0;
 }
 
+/// What another program or host answers for: it may be dead, and hold whoever looks for ever.
+bool is_served(const std::string& type) { return type.starts_with("fuse") || type.starts_with("nfs"); }
+
+/// As far as that is known without asking anybody.
+bool look_at(int folder, const char* path, int flags, struct statx& out) {
+  return ::statx(folder, path, flags | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &out) == 0;
+}
+
+dev_t device_of(const struct statx& st) { return makedev(st.stx_dev_major, st.stx_dev_minor); }
+
+/// Whether a file that is there may have been written since (CLOCK_REALTIME, s): where there are too many to look at,
+/// they may.
+bool may_have_new_files(const std::string& folder, int64_t since_s) {
+  constexpr int kMost = 2000;
+  struct statx top{};
+  if (!look_at(AT_FDCWD, folder.c_str(), 0, top)) return true;
+  std::error_code ec;
+  int seen = 0;
+  for (std::filesystem::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    struct statx st{};
+    if (++seen > kMost || !look_at(AT_FDCWD, it->path().c_str(), AT_SYMLINK_NOFOLLOW, st)) return true;
+    if (device_of(st) != device_of(top)) it.disable_recursion_pending();
+    else if (S_ISREG(st.stx_mode) && st.stx_ctime.tv_sec >= since_s) return true;
+  }
+  return static_cast<bool>(ec);
+}
+
 class Tracker {
  public:
   static Result<Tracker> open(int root, std::vector<std::string>& unseen);
@@ -118,7 +147,9 @@ class Tracker {
 
  private:
   Tracker() = default;
-  Result<void> watch_mounts(std::vector<std::string>& unseen);
+  Result<void> watch_mounts(const std::string& process, std::vector<std::string>& unseen);
+  Result<void> watch_one(const std::string& point, const std::string& type, std::vector<std::string>& unseen);
+  void watch_new_mounts(bool of_own);
   void hear_forks();
   void hear_writes();
   void keep(const fanotify_event_metadata& event);
@@ -131,6 +162,8 @@ class Tracker {
   std::set<int> members_, gone_;  ///< `gone_`: at the last look
   std::map<std::pair<dev_t, ino_t>, UniqueFd> files_;  ///< O_PATH: they know the name, and keep no file that is deleted
   std::set<dev_t> watched_;
+  std::set<std::string> served_;  ///< mount points, as /proc/PID/root/PATH where they are in another namespace
+  int64_t looked_s_ = 0;          ///< CLOCK_REALTIME of the last look at mounts; 0: the first one
   bool missed_ = false;
 };
 
@@ -146,7 +179,10 @@ Result<Tracker> Tracker::open(int root, std::vector<std::string>& unseen) {
   out.writes_ = UniqueFd(::fanotify_init(kHow, O_RDONLY | O_LARGEFILE | O_CLOEXEC | O_NOATIME));
   if (!out.writes_) return sys_error("fanotify", "cannot be had");
   out.mounts_ = UniqueFd(::open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC));
-  CKPT_TRY(out.watch_mounts(unseen));
+  CKPT_TRY(out.watch_mounts("self", unseen));
+  if (proc::read_link(root, "ns/mnt").value_or("") != proc::read_link(::getpid(), "ns/mnt").value_or(""))
+    CKPT_TRY(out.watch_mounts(std::to_string(root), unseen));
+  out.looked_s_ = std::time(nullptr);
   out.socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = address_of(out.folder_.get(), out.name_);
   if (!out.socket_ || ::bind(out.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
@@ -155,8 +191,9 @@ Result<Tracker> Tracker::open(int root, std::vector<std::string>& unseen) {
   return out;
 }
 
-Result<void> Tracker::watch_mounts(std::vector<std::string>& unseen) {
-  CKPT_TRY_ASSIGN(const std::string text, io::read_file("/proc/self/mountinfo", 16 << 20));
+/// In the mount namespace of a process.
+Result<void> Tracker::watch_mounts(const std::string& process, std::vector<std::string>& unseen) {
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file("/proc/" + process + "/mountinfo", 16 << 20));
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t rest = line.find(" - ");
@@ -164,13 +201,44 @@ Result<void> Tracker::watch_mounts(std::vector<std::string>& unseen) {
     std::string skip, point, type;
     words >> skip >> skip >> skip >> skip >> point;
     more >> type;
-    struct stat st{};
-    if (is_kernels_own(type) || ::stat(point.c_str(), &st) != 0 || !watched_.insert(st.st_dev).second) continue;
-    constexpr unsigned kAll = FAN_MARK_ADD | FAN_MARK_FILESYSTEM;
-    if (::fanotify_mark(writes_.get(), kAll, FAN_CLOSE_WRITE, AT_FDCWD, point.c_str()) != 0)
-      unseen.push_back(fmt::format("{} ({}): {}", point, type, std::strerror(errno)));
+    if (is_kernels_own(type)) continue;
+    CKPT_TRY(watch_one(process == "self" ? point : "/proc/" + process + "/root" + point, type, unseen));
   }
   return {};
+}
+
+/// Later than at the start what has been written there before is missed, unless it can be seen that nothing was.
+Result<void> Tracker::watch_one(const std::string& point, const std::string& type, std::vector<std::string>& unseen) {
+  const bool is_below = std::any_of(served_.begin(), served_.end(), [&](const std::string& one) {
+    return point.starts_with(one + "/");
+  });
+  if (is_served(type) || is_below) {
+    if (served_.insert(point).second) unseen.push_back(fmt::format("{} ({}): not watched", point, type));
+    return {};
+  }
+  struct statx st{};
+  if (!look_at(AT_FDCWD, point.c_str(), 0, st) || !watched_.insert(device_of(st)).second) return {};
+  constexpr unsigned kAll = FAN_MARK_ADD | FAN_MARK_FILESYSTEM;
+  constexpr int64_t kCoarseS = 2;
+  if (::fanotify_mark(writes_.get(), kAll, FAN_CLOSE_WRITE, AT_FDCWD, point.c_str()) != 0)
+    unseen.push_back(fmt::format("{} ({}): {}", point, type, std::strerror(errno)));
+  else if (looked_s_ != 0 && may_have_new_files(point, looked_s_ - kCoarseS)) missed_ = true;
+  return {};
+}
+
+/// Where one of the processes is, or, `of_own`, this one. What is not seen from here on is missed.
+void Tracker::watch_new_mounts(bool of_own) {
+  const int64_t now = std::time(nullptr);
+  std::vector<std::string> unseen;
+  if (of_own) missed_ = !watch_mounts("self", unseen).has_value() || missed_;
+  std::set<std::string> done = {proc::read_link(::getpid(), "ns/mnt").value_or("")};
+  for (const int pid : members_) {
+    auto space = proc::read_link(pid, "ns/mnt");
+    if (!space || !done.insert(*space).second) continue;
+    if (!watch_mounts(std::to_string(pid), unseen) && !proc::has_ended(pid)) missed_ = true;
+  }
+  missed_ = missed_ || !unseen.empty();
+  looked_s_ = now;
 }
 
 /// The kernel has told of each fork before the child could do anything.
@@ -227,6 +295,7 @@ void Tracker::answer() {
   UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer) return;
   hear_forks();
+  watch_new_mounts(true);
   hear_writes();
   forget_deleted();
   std::string text(missed_ ? kMissed : kNothing);
@@ -249,8 +318,8 @@ void Tracker::answer() {
 /// Their inodes, and the room that they take, would stay otherwise.
 void Tracker::forget_deleted() {
   std::erase_if(files_, [](const auto& file) {
-    struct stat st{};
-    return ::fstat(file.second.get(), &st) != 0 || st.st_nlink == 0;
+    struct statx st{};
+    return !look_at(file.second.get(), "", AT_EMPTY_PATH, st) || st.stx_nlink == 0;
   });
 }
 
@@ -266,17 +335,17 @@ bool Tracker::anybody_lives() {
 
 void Tracker::serve() {
   constexpr uint64_t kLookUs = 1'000'000;
-  std::vector<std::string> unseen;
   for (uint64_t look_us = monotonic_us();;) {
     std::array<pollfd, 4> fds = {pollfd{socket_.get(), POLLIN, 0}, pollfd{forks_.get(), POLLIN, 0},
                                  pollfd{writes_.get(), POLLIN, 0}, pollfd{mounts_.get(), POLLPRI, 0}};
     ::poll(fds.data(), fds.size(), kLookUs / 1000);
     hear_forks();
     hear_writes();
-    if ((fds[3].revents & (POLLPRI | POLLERR)) != 0) missed_ = !watch_mounts(unseen).has_value() || missed_;
+    if ((fds[3].revents & (POLLPRI | POLLERR)) != 0) watch_new_mounts(true);
     if (fds[0].revents != 0) answer();
     if (monotonic_us() - look_us < kLookUs) continue;
     look_us = monotonic_us();
+    watch_new_mounts(false);
     forget_deleted();
     if (!anybody_lives()) break;
   }
