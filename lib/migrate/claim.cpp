@@ -110,7 +110,7 @@ bool add_relatives(std::vector<Claim::Process>& processes, const std::set<std::s
       const proc::Stat& stat = seen.stat;
       const bool is_relative = theirs.count(stat.parent) != 0 || theirs.count(stat.group) != 0 ||
                                theirs.count(stat.session) != 0 || namespaces.count(seen.pid_namespace) != 0;
-      if (stat.is_zombie() || !is_relative || !theirs.insert(pid).second) continue;
+      if (pid == ::getpid() || stat.is_zombie() || !is_relative || !theirs.insert(pid).second) continue;
       processes.push_back({pid, stat.start_time});
       more = true;
     }
@@ -222,12 +222,14 @@ Result<void> conclude(const std::string& id, Verdict verdict) {
 
 std::set<std::string> namespaces_of(const std::vector<Claim::Process>& processes) {
   std::set<std::string> out;
+  const auto own = proc::read_link(::getpid(), "ns/pid");
+  if (!own) return out;
   for (const Claim::Process& process : processes) {
     auto name = proc::read_link(process.pid, "ns/pid");
     auto stat = proc::read_stat(process.pid);  // read after it: it was of this process
     if (name && stat && stat->start_time == process.start_time) out.insert(*name);
   }
-  out.erase(proc::read_link(::getpid(), "ns/pid").value_or(""));
+  out.erase(*own);
   return out;
 }
 
