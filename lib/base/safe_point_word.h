@@ -35,6 +35,12 @@ inline bool is_to_wait(const SafePointWord& word, uint64_t call) {
   const uint64_t target = __atomic_load_n(&word.target, __ATOMIC_SEQ_CST);
   return target != 0 && call >= target;
 }
+/// Of the program, which waits at `call`: the ckpt that wanted it has ended. What another one has written since stays.
+inline void forget_target(SafePointWord& word, uint64_t call) {
+  uint64_t target = __atomic_load_n(&word.target, __ATOMIC_SEQ_CST);
+  if (target > call) return;
+  __atomic_compare_exchange_n(&word.target, &target, uint64_t{0}, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
 inline void say_waits(SafePointWord& word, uint64_t call) { __atomic_store_n(&word.waits_at, call, __ATOMIC_SEQ_CST); }
 
 /// Of ckpt, after it has written `target`, from a look at `calls` that it took after that: the program has not come

@@ -34,7 +34,10 @@ extern "C" int ckpt_safe_point(void) {
   while (ckpt::is_to_wait(g_word, call)) {
     const uint64_t now = __atomic_load_n(&g_word.heartbeat, __ATOMIC_SEQ_CST), now_us = ckpt::monotonic_us();
     if (heard_us == 0 || now != heartbeat) heartbeat = now, heard_us = now_us;
-    if (now_us - heard_us > ckpt::kSafePointPatienceMs * 1000) break;
+    if (now_us - heard_us > ckpt::kSafePointPatienceMs * 1000) {
+      ckpt::forget_target(g_word, call);
+      break;
+    }
     const timespec nap{0, 500'000};
     ::nanosleep(&nap, nullptr);
   }
