@@ -24,10 +24,20 @@ namespace {
 
 constexpr size_t kTarget = offsetof(SafePointWord, target), kHeartbeat = offsetof(SafePointWord, heartbeat);
 
+/// Of a process that has come to a safe point. One that runs a program anew (execve) has no pid in its word until then.
+bool is_word(const SafePointWord& word) {
+  return std::memcmp(word.magic, kSafePointMagic, sizeof word.magic) == 0 && word.version == kSafePointVersion &&
+         word.pid != 0;
+}
+
+/// kNotFound: it has ended. kBusy: something else lies there by now.
 Result<SafePointWord> read_word(int pid, proc::RemoteAddress at) {
   SafePointWord out;
-  CKPT_TRY(proc::read_memory(pid, at, {reinterpret_cast<std::byte*>(&out), sizeof out}));
-  return out;
+  const auto done = proc::read_memory(pid, at, {reinterpret_cast<std::byte*>(&out), sizeof out});
+  if (!done && done.error().code == Code::kNotFound) return done.error();
+  if (done && is_word(out)) return out;
+  return fail(Code::kBusy, proc::describe_pid(pid),
+              "runs another program by now, or has unloaded libckpt-flash: it comes to no safe point");
 }
 
 bool is_library(const proc::Vma& vma) {
@@ -50,10 +60,8 @@ std::optional<proc::RemoteAddress> find_word(int pid) {
     for (size_t at = 0; at + sizeof(SafePointWord) <= bytes.size(); at += alignof(SafePointWord)) {
       SafePointWord word;
       std::memcpy(static_cast<void*>(&word), bytes.data() + at, sizeof word);
-      const bool is_one = std::memcmp(word.magic, kSafePointMagic, sizeof word.magic) == 0 &&
-                          word.version == kSafePointVersion;
       // A child that has come to none yet has its parent's.
-      if (is_one && word.pid == static_cast<uint32_t>(status->ns_pids.back()))
+      if (is_word(word) && word.pid == static_cast<uint32_t>(status->ns_pids.back()))
         return proc::RemoteAddress(vma.start + at);
     }
   }
@@ -111,10 +119,11 @@ Result<std::unique_ptr<SafePoints>> SafePoints::find(const std::vector<capture::
               "none of the processes has called ckpt_safe_point (libckpt-flash) yet");
 }
 
-/// kNotFound: it has ended.
+/// kNotFound: it has ended. kBusy: as read_word.
 Result<void> SafePoints::write(const Point& point, size_t member, uint64_t value) {
   if (::syscall(SYS_pidfd_send_signal, point.pidfd.get(), 0, nullptr, 0) != 0)
     return sys_error(proc::describe_pid(point.pid), "cannot be told of a safe point");
+  CKPT_TRY(read_word(point.pid, point.word));
   return proc::write_memory(point.pid, point.word + member, {reinterpret_cast<const std::byte*>(&value), sizeof value});
 }
 

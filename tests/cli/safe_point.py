@@ -44,6 +44,29 @@ for step in range(1000000):
         say(f"in {step}")
     time.sleep(0.001)
 """
+# Maps other memory over the library's once it is asked to come to a safe point, and looks at it a while later.
+REPLACES = START + """
+name, wanted = "replaces", []
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+areas = []
+with open("/proc/self/maps") as maps:
+    for line in maps:
+        if "libckpt-flash.so" in line and " rw-p " in line:
+            areas.append([int(end, 16) for end in line.split()[0].split("-")])
+signal.signal(signal.SIGUSR1, lambda *_: wanted.append(True))
+library.ckpt_safe_point()
+say("in 0")
+while not wanted:
+    time.sleep(0.001)
+for start, end in areas:
+    libc.mmap(start, end - start, 3, 0x32, -1, 0)  # PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED
+    ctypes.memset(start, 0xAA, end - start)
+time.sleep(1)
+same = all(set(ctypes.string_at(start, end - start)) == {0xAA} for start, end in areas)
+say(("same" if same and areas else "written") + " 0")
+time.sleep(1000)
+"""
 # Two that send each other a byte in each step, and wait for the other's.
 PAIR = START + """
 def work(own, socket, pause):
@@ -215,6 +238,18 @@ def gives_up():
             yield f"it has gone on too late: {time.monotonic() - begin} s"
 
 
+def leaves_others_alone():
+    """What lies where the library was is not written to: there the program has something else by now."""
+    with started(REPLACES) as [process]:
+        wait_until(lambda: said("replaces")[0] == "in", "it works")
+        done = dump(process.pid, "-R", "--safe-point-signal", "USR1", "--timeout", "2")
+        if done.returncode != 7 or "another program" not in done.stderr:
+            yield f"exit {done.returncode}: {done.stderr}"
+        wait_until(lambda: said("replaces")[0] in ("same", "written"), "it has looked")
+        if said("replaces")[0] != "same":
+            yield "its memory has been written to"
+
+
 def stands(name):
     before = said(name)
     time.sleep(0.3)
@@ -232,4 +267,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(waits, asks_by_signal, agrees, agrees_together, gives_up, refuses)
+main(waits, asks_by_signal, agrees, agrees_together, gives_up, leaves_others_alone, refuses)
