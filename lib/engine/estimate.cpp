@@ -6,6 +6,7 @@
 
 #include "lib/base/text.h"
 #include "lib/engine/capture.h"
+#include "lib/engine/safe_points.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/store/chunk.h"
@@ -71,6 +72,7 @@ Result<DumpEstimate> estimate(Capture& capture) {
   Tracees& tracees = capture.tracees;
   CKPT_TRY(capture.context.check_end());
   CKPT_TRY(tracees.collect());
+  if (options.safe_points.wait) CKPT_TRY(SafePoints::find(tracees.members()));
   CKPT_TRY(tracees.lock());
   CKPT_TRY(capture.devices.prepare());
   CKPT_TRY(image.choose_parent(tracees));

@@ -217,8 +217,10 @@ def gives_up():
     with started(START + "time.sleep(1000)") as [process]:
         wait_until(lambda: LIBRARY in open(f"/proc/{process.pid}/maps", encoding="utf-8").read(), "it has loaded the library")
         done = dump(process.pid, "-R")
-        if done.returncode != 6 or "ckpt_safe_point" not in done.stderr:
-            yield f"none: exit {done.returncode}: {done.stderr}"
+        rehearsed = dump(process.pid, "-n")
+        for one in (done, rehearsed):
+            if one.returncode != 6 or "ckpt_safe_point" not in one.stderr:
+                yield f"none: exit {one.returncode}: {one.stderr}"
     # Its child has come to one, and never will again.
     stuck = ALONE.replace('name = "alone"', 'name = "alone"\nif os.fork() == 0:\n    library.ckpt_safe_point()\n    time.sleep(1000)')
     with started(stuck) as [process]:
