@@ -64,8 +64,8 @@ Result<DumpReport> Dump::take_image() {
   CKPT_TRY(capture_.context.check_end());
   CKPT_TRY(open_image());
   CKPT_TRY(pre_copy());
-  // A job does not stop twice.
-  const bool defers = pre_dump && together_ == nullptr;
+  // A job does not stop twice, and a second stop would be at no safe point.
+  const bool defers = pre_dump && together_ == nullptr && !capture_.context.options.safe_points.wait;
   CKPT_TRY(take_window(defers ? OwnedMemory::Copy::kDeferred : OwnedMemory::Copy::kNow));
   if (defers) CKPT_TRY(copy_devices_deferred());
   Finish finish(capture_, *window_);
