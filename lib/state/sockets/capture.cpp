@@ -352,6 +352,8 @@ class SocketReader {
       return all_.note(index_, what + ": they are lost"), Result<void>();
     }
     if (!all_.options_.contents) return {};
+    CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
+    CKPT_TRY_ASSIGN(const auto no_offset, borrow_no_peek_offset(*guard, fd_));
     bytes_.resize(static_cast<size_t>(unread));
     if (::recv(fd_, bytes_.data(), bytes_.size(), MSG_PEEK | MSG_DONTWAIT) != unread)
       return block_tcp(what + ", and cannot be read at once");

@@ -178,6 +178,7 @@ Result<bool> try_to_take_queues(int fd, Socket& socket, std::vector<std::byte>& 
 
 Result<void> take_tcp_queues(OptionGuard& guard, int fd, Socket& socket, std::vector<std::byte>& bytes) {
   constexpr int kAttempts = 1000;  // some 10 us each: as long as packets keep coming, but not for ever
+  CKPT_TRY_ASSIGN(const auto no_offset, borrow_no_peek_offset(guard, fd));
   CKPT_TRY_ASSIGN(RepairMode repair, RepairMode::enter(guard, fd));
   const size_t start = bytes.size();
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

@@ -70,6 +70,10 @@ Result<BorrowedOption> BorrowedOption::set(OptionGuard& guard, int fd, int level
   return out;
 }
 
+Result<BorrowedOption> borrow_no_peek_offset(OptionGuard& guard, int fd) {
+  return BorrowedOption::set(guard, fd, SOL_SOCKET, SO_PEEK_OFF, -1);
+}
+
 BorrowedOption::~BorrowedOption() {
   if (!borrowed_) return;
   (void)::setsockopt(borrowed_->fd, borrowed_->level, borrowed_->option, &borrowed_->before, sizeof borrowed_->before);

@@ -33,6 +33,9 @@ class BorrowedOption {
   std::unique_ptr<Borrowed> borrowed_;  ///< nullptr: nothing to put back
 };
 
+/// So that MSG_PEEK shows a queue from its front, and moves nothing: SO_PEEK_OFF, which TCP obeys since Linux 6.10.
+Result<BorrowedOption> borrow_no_peek_offset(OptionGuard& guard, int fd);
+
 /// What one recvmsg shows.
 struct PeekedMessage {
   size_t size = 0;         ///< bytes put into the buffer

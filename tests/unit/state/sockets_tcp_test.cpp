@@ -165,6 +165,40 @@ TEST_CASE("sockets: looking at a TCP connection does not disturb it") {
   CHECK(receive_slowly(c.client, 100'000) == pattern(100'000));
 }
 
+/// False: TCP has none (before Linux 6.10).
+bool has_peek_offset(int fd) {
+  const int start = 0;
+  return ::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &start, sizeof start) == 0;
+}
+
+TEST_CASE("sockets: what a TCP connection has peeked at already stays so") {
+  if (!may(kNetAdmin)) return;
+  Connection live = connect_tcp(AF_INET), ended = connect_tcp(AF_INET6);
+  if (!has_peek_offset(live.server) || !has_peek_offset(ended.server)) {
+    test::skip("TCP has no peek offset here");
+    return;
+  }
+  for (const Connection& c : {live, ended}) {
+    REQUIRE(send_text(c.client, "looked at"));
+    REQUIRE(receive(c.server, 3, MSG_PEEK) == "loo");
+  }
+  // Ended by both, with bytes that nobody has read.
+  ::shutdown(ended.client, SHUT_WR), ::shutdown(ended.server, SHUT_WR);
+  for (int i = 0; i < 1000 && state_of(ended.server) != 7; ++i) ::usleep(1000);
+  Tree tree({live.listener, live.client, live.server, ended.listener, ended.client, ended.server});
+  tree.options.tcp_established = true;
+  tree.capture();
+  REQUIRE(tree.blockers.empty());
+  CHECK(tree.sockets[2].tcp.receive_size == 9);
+  CHECK(tree.sockets[5].state == SocketState::kClosed);
+  CHECK(tree.sockets[5].content_size == 9);
+  for (const Connection& c : {live, ended}) {
+    CHECK(option(c.server, SOL_SOCKET, SO_PEEK_OFF) == 3);
+    CHECK(receive(c.server, 3, MSG_PEEK) == "ked");
+    CHECK(receive(c.server) == "looked at");
+  }
+}
+
 TEST_CASE("sockets: TCP connections that one end or both have shut down") {
   if (!may(kNetAdmin)) return;
   Connection half = connect_tcp(AF_INET), outside = connect_tcp(AF_INET), both = connect_tcp(AF_INET6);
