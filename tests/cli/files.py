@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from harness import become_subreaper
@@ -454,6 +455,40 @@ def can_track():
     return done.returncode != 6
 
 
+LEASES = """
+import fcntl, os, signal, time
+signal.signal(signal.SIGIO, lambda *_: os.write(os.open("broken", os.O_WRONLY | os.O_CREAT, 0o600), b"!"))
+leased = os.open("one", os.O_RDWR | os.O_CREAT, 0o600)
+os.link("one", "two")
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+open("ready", "w").close()
+time.sleep(1000)
+"""
+
+
+def leases():
+    """No lease of the tree is broken, under whichever name, and that of another process is not waited for."""
+    os.mkdir("leased")
+    process = subprocess.Popen([sys.executable, "-S", "-c", LEASES], cwd="leased", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    two = os.path.abspath("leased/two")
+    try:
+        wait_until(lambda: os.path.exists("leased/ready") or process.poll() is not None, "it has a lease")
+        done = run("dump", "-p", str(process.pid), "-f", "image", "-R", "--files", two)
+        if done.returncode != 6 or "lease" not in done.stderr or os.path.exists("leased/broken"):
+            yield f"of the tree: exit {done.returncode}, broken: {os.path.exists('leased/broken')}: {done.stderr}"
+        with Target("besides") as target:
+            begin = time.monotonic()
+            done = run("dump", "-p", str(target.pid), "-f", "image", "-R", "--files", two)
+            if done.returncode != 7 or "lease" not in done.stderr or time.monotonic() - begin > 20:
+                yield f"of another: exit {done.returncode} after {time.monotonic() - begin} s: {done.stderr}"
+            if not target.counts():
+                yield "the target was harmed"
+    finally:
+        process.kill()
+        process.wait()
+
+
 def refuses():
     with Target() as target:
         os.symlink("data", target.path("link"))
@@ -473,4 +508,5 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, increments, of_a_stranger, refuses, *([tracked, tracker_and_new_mounts, tracker_that_was_killed] if can_track() else []))
+main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, increments, of_a_stranger, leases, refuses,
+     *([tracked, tracker_and_new_mounts, tracker_that_was_killed] if can_track() else []))

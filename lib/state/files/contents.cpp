@@ -108,9 +108,13 @@ class ContentTaker {
   }
 
   bool is_leased(size_t index) const {
+    const FileIdentity& file = out_.image.files[index];
     const auto& descriptors = out_.image.descriptors;
     return std::any_of(descriptors.begin(), descriptors.end(), [&](const store::Descriptor& descriptor) {
-      return descriptor.file == static_cast<int>(index) && descriptor.lease() != nullptr;
+      if (descriptor.file < 0 || descriptor.lease() == nullptr) return false;
+      // It may have been taken under another name of the file.
+      const FileIdentity& leased = out_.image.files[static_cast<size_t>(descriptor.file)];
+      return leased.device == file.device && leased.inode == file.inode;
     });
   }
 
@@ -139,8 +143,12 @@ class ContentTaker {
     if (st.st_ino != file.inode || st.st_dev != file.device || !S_ISREG(st.st_mode))
       return fail(Code::kMismatch, path, "is being replaced while its content is taken");
     const std::string again = fmt::format("/proc/self/fd/{}", handle.get());
-    UniqueFd fd(::open(again.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));
-    if (!fd) fd.reset(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
+    // The tree may be frozen: a lease of another process, which the open breaks, is not waited for.
+    constexpr int kHow = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
+    UniqueFd fd(::open(again.c_str(), kHow | O_NOATIME));
+    if (!fd && errno != EWOULDBLOCK) fd.reset(::open(again.c_str(), kHow));
+    if (!fd && errno == EWOULDBLOCK)
+      return fail(Code::kBusy, path, "has a lease of another process, which has not given it up yet");
     if (!fd) return sys_error(path, "cannot be read, and its content is to be taken");
     if (static_cast<uint64_t>(st.st_size) > state::kMostContent) {
       out_.block(0, path, "a file with more holes than an image can hold");
