@@ -1,7 +1,6 @@
 #include "lib/state/sockets/restore_inet.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -218,7 +217,8 @@ Result<void> InetBuilder::make_closed(size_t index) {
   return set_options(work_.fds[index].get(), socket, true, work_.notes);
 }
 
-/// The peer never knew of the one before: another port does as well, where that one is taken.
+/// The peer never knew of the one before: another port does as well, where that one is taken. What fails at once leaves
+/// no error on the socket, which would look connected to a program that waits until it can write.
 Result<void> InetBuilder::make_connecting(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
@@ -230,8 +230,7 @@ Result<void> InetBuilder::make_connecting(size_t index) {
     return sys_error(subject_of(socket), "cannot set its flags");
   const int done = ::connect(fd, raw_address(socket.peer_name), static_cast<socklen_t>(socket.peer_name.size()));
   if (done != 0 && errno != EINPROGRESS)
-    work_.note(socket, fmt::format("the connection to {} that it was making has failed: {}",
-                                   name_text(socket.peer_name), std::strerror(errno)));
+    return sys_error(subject_of(socket), "cannot make its connection to " + name_text(socket.peer_name) + " again");
   if (::fcntl(fd, F_SETFL, flags) != 0) return sys_error(subject_of(socket), "cannot set its flags");
   return set_options(fd, socket, true, work_.notes);
 }

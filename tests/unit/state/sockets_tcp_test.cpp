@@ -199,6 +199,37 @@ TEST_CASE("sockets: what a TCP connection has peeked at already stays so") {
   }
 }
 
+TEST_CASE("sockets: a TCP connection that was being made, and cannot be made again, is an error") {
+  // Its listener has no room for a second one, and does not answer.
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const UniqueFd first(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in name{};
+  name.sin_family = AF_INET, name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* address = reinterpret_cast<sockaddr*>(&name);
+  socklen_t size = sizeof name;
+  REQUIRE(::bind(listener.get(), address, size) == 0);
+  REQUIRE(::listen(listener.get(), 0) == 0);
+  REQUIRE(::getsockname(listener.get(), address, &size) == 0);
+  REQUIRE(::connect(first.get(), address, size) == 0);
+  for (bool reachable : {true, false}) {
+    CAPTURE(reachable);
+    const int second = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    REQUIRE(::connect(second, address, size) == -1);
+    Tree tree({second});
+    tree.capture();
+    REQUIRE(tree.blockers.empty());
+    REQUIRE(tree.sockets[0].state == SocketState::kConnecting);
+    sockaddr_in peer{};
+    REQUIRE(tree.sockets[0].peer_name.size() == sizeof peer);
+    std::memcpy(&peer, tree.sockets[0].peer_name.data(), sizeof peer);
+    if (!reachable) peer.sin_addr.s_addr = htonl(INADDR_ALLHOSTS_GROUP);  // TCP connects to no group
+    std::memcpy(tree.sockets[0].peer_name.data(), &peer, sizeof peer);
+    const auto done = tree.rebuild();
+    CHECK(static_cast<bool>(done) == reachable);
+    if (!done) CHECK(done.error().text().find("cannot make its connection") != std::string::npos);
+  }
+}
+
 TEST_CASE("sockets: TCP connections that one end or both have shut down") {
   if (!may(kNetAdmin)) return;
   Connection half = connect_tcp(AF_INET), outside = connect_tcp(AF_INET), both = connect_tcp(AF_INET6);
