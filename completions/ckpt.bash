@@ -52,10 +52,12 @@ _ckpt() {
     pre-dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     pre-dump:--hold-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--safe-point-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-v|pre-dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-o|pre-dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -78,10 +80,12 @@ _ckpt() {
     dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     dump:--hold-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--safe-point-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-v|dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-o|dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -110,6 +114,7 @@ _ckpt() {
     restore:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--files-root) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     restore:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -127,6 +132,7 @@ _ckpt() {
     migrate:--bandwidth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--keep-image) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     migrate:--external-pipes) COMPREPLY=($(compgen -W 'null' -- "$cur")); return ;;
     migrate:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
     migrate:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -278,12 +284,12 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --hold-limit --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --drop-labels --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
-    migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --keep-image --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --drop-labels --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --drop-labels --files-root --force --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --files --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --drop-labels --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
-    run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    run) words='-h --help --track-fs -V --version -h --help --json --progress --color -q --quiet' ;;
     watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -302,7 +308,7 @@ _ckpt() {
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
     agent) words='-h --help --to --every --keep-last --rate --buffers --agree --lost-after --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
     persist) words='-h --help --step --into --socket --no-wait -V --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --graph --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --store --store-key --repair --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
     push) words='-h --help --store --store-key --name --force -V --version -h --help --json --progress --color -q --quiet' ;;
