@@ -105,7 +105,7 @@ struct HttpClient::Try {
   Pacer* pacer = nullptr;
   const HttpSink* sink = nullptr;
   curl_off_t sent = 0;  ///< of the body, as far as the pacer knows
-  bool enough = false, too_long = false;
+  bool awaited = false, enough = false, too_long = false;
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
     auto& t = *static_cast<Try*>(self);
@@ -143,7 +143,7 @@ struct HttpClient::Try {
     auto& t = *static_cast<Try*>(self);
     const curl_off_t before = std::exchange(t.sent, sent);
     if (sent > before) t.pacer->passed(static_cast<uint64_t>(sent - before), t.options->cancel);
-    t.interrupted = t.options->cancel != nullptr && t.options->cancel->requested();
+    t.interrupted = !t.awaited && t.options->cancel != nullptr && t.options->cancel->requested();
     return t.interrupted ? 1 : 0;
   }
 };
@@ -172,7 +172,7 @@ void HttpClient::give_back(std::unique_ptr<Handle> handle) {
 
 HttpClient::Try HttpClient::exchange(const HttpRequest& request, const HttpSink& sink) {
   Try out;
-  out.options = &options_, out.pacer = pacer_, out.sink = &sink;
+  out.options = &options_, out.pacer = pacer_, out.sink = &sink, out.awaited = request.awaited;
   const HomeNetwork network;
   if (!network.there()) return out.code = CURLE_FAILED_INIT, out.failure = network.there().error().text(), out;
   std::unique_ptr<Handle> handle = take_handle();

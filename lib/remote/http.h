@@ -22,6 +22,7 @@ struct HttpRequest {
   std::string url;
   std::vector<std::string> headers;  ///< "Name: value"
   ByteSpan body = {};                ///< of PUT and POST; what it refers to outlives the exchange
+  bool awaited = false;              ///< interrupted between tries alone: without the answer nobody can undo it
 };
 
 struct HttpResponse {

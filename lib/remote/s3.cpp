@@ -30,6 +30,7 @@ using Query = std::map<std::string, std::string>;
 struct Content {
   std::vector<std::string> headers = {};  ///< not signed
   ByteSpan body = {};
+  bool awaited = false;                   ///< HttpRequest::awaited
 };
 
 /// Of content that the server shall check.
@@ -110,7 +111,9 @@ class S3 final : public WritableBackend {
   }
 
   Result<std::string> begin_upload(const std::string& name) override {
-    CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "POST", key_of(name), {{"uploads", ""}}));
+    // One whose name is not heard stays, and costs its owner money.
+    CKPT_TRY_ASSIGN(const HttpResponse response,
+                    send(*client_, "POST", key_of(name), {{"uploads", ""}}, {.awaited = true}));
     if (!response.success()) return error(subject(name), response);
     return parse_upload_id(response.body);
   }
@@ -254,7 +257,7 @@ class S3 final : public WritableBackend {
       CKPT_TRY(renew());
       HttpRequest out = make(method, key, query);
       out.headers.insert(out.headers.end(), content.headers.begin(), content.headers.end());
-      out.body = content.body;
+      out.body = content.body, out.awaited = content.awaited;
       return out;
     };
     for (bool moved = false;; moved = true) {

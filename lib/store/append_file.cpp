@@ -114,7 +114,10 @@ Result<void> AppendFile::align() {
 }
 
 Result<void> AppendFile::clear(uint64_t first, uint64_t last) {
-  if (is_hole()) return {};
+  if (is_hole()) {
+    outdated_ = true;
+    return {};
+  }
   if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
                   static_cast<off_t>(last - first)) == 0)
     return {};
@@ -153,7 +156,7 @@ Result<void> AppendFile::add_sha256() {
 
 StoredFile AppendFile::stored() {
   if (sha256_) sha256_hex_ = sha256_->finish_hex(), sha256_.reset();
-  return {name_, size(), hash_ ? to_hex(hash_->digest()) : "", sha256_hex_};
+  return {name_, size(), hash_ ? to_hex(hash_->digest()) : "", sha256_hex_, outdated_};
 }
 
 }  // namespace ckpt::store

@@ -31,7 +31,8 @@ class AppendFile {
   /// Zeros up to the next page boundary.
   Result<void> align();
   Result<void> flush();
-  /// [first, last), flushed before, reads as zero from now on and takes no room where the file system can do that.
+  /// [first, last), flushed before, reads as zero from now on and takes no room where the file system can do that. What
+  /// is with the sink alone stays as it is; the manifest says so.
   Result<void> clear(uint64_t first, uint64_t last);
   /// Flushes and makes durable.
   Result<void> sync();
@@ -58,7 +59,7 @@ class AppendFile {
   uint64_t written_ = 0;
   Mapping buffer_;   ///< page-aligned, made when it is first needed
   size_t used_ = 0;  ///< bytes in it
-  bool direct_ = false;
+  bool direct_ = false, outdated_ = false;
   const PagesSink* sink_ = nullptr;
   std::optional<Xxh3> hash_;
   std::optional<Sha256> sha256_;

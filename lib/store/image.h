@@ -49,6 +49,7 @@ struct StoredFile {
   uint64_t size = 0;
   std::string xxh128;  ///< as `xxh128sum` prints it; empty: none
   std::string sha256{};  ///< as `sha256sum` prints it; empty: none (a pages file, unless asked for; an older image)
+  bool outdated = false; ///< of a pages file: what became outdated before the end still lies between its chunks
   bool operator==(const StoredFile&) const = default;
 };
 

@@ -46,7 +46,8 @@ class PagesCheck {
   PagesCheck(int fd, std::string name, uint64_t size, ProgressSink& progress, const Cancel& cancel)
       : fd_(fd), name_(std::move(name)), size_(size), progress_(progress), cancel_(cancel) {}
 
-  Result<std::vector<Finding>> run(const std::vector<PagemapRecord>& chunks) {
+  /// `gaps`: what lies between chunks is zero, too.
+  Result<std::vector<Finding>> run(const std::vector<PagemapRecord>& chunks, bool gaps) {
     WorkerPool pool;
     for (size_t first = 0; first < chunks.size(); first += kChunksPerJob) {
       std::span<const PagemapRecord> job =
@@ -54,7 +55,7 @@ class PagesCheck {
       if (!pool.submit([this, job] { return check_chunks(job); })) break;
     }
     CKPT_TRY(pool.finish());
-    CKPT_TRY(check_gaps(chunks));
+    if (gaps) CKPT_TRY(check_gaps(chunks));
     return std::move(findings_);
   }
 
@@ -126,7 +127,7 @@ Result<void> check_pages_file(const std::deque<LoadedImage>& chain, size_t index
   PagesCheck check(fd->get(), image.name_of(name), image.stored(name).size, progress, cancel);
   if (!image.stored(name).sha256.empty())
     CKPT_TRY(note_damage(check_digest(image, name), image.name_of(name), findings));
-  CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(chain, index, number)));
+  CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(chain, index, number), !image.stored(name).outdated));
   std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.offset < b.offset; });
   findings.insert(findings.end(), found.begin(), found.end());
   return {};

@@ -170,6 +170,7 @@ void describe(A& a, typename A::template Of<StoredFile> f) {
   a.number("size", f.size);
   a.text("xxh128", f.xxh128);
   a.optional().text("sha256", f.sha256);
+  a.optional().flag("outdated", f.outdated);
 }
 
 template <class A>

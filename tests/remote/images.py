@@ -194,6 +194,16 @@ class Images(unittest.TestCase):
         self.run_ckpt("verify", "s3://bucket/z/dump2")
         self.run_ckpt("verify", "s3://bucket/z/pre-dump0")
 
+    def test_pages_that_were_outdated_meanwhile(self):
+        """What went up cannot be taken back: it is no damage."""
+        change = "import itertools, threading\ndata = bytearray(os.urandom(8 << 20))\n"
+        change += "def change():\n    for i in itertools.count(): data[i * 4099 % len(data)] ^= 1\nthreading.Thread(target=change, daemon=True).start()"
+        with self.holding(change) as pid:
+            self.run_ckpt("pre-dump", "-p", pid, "-f", "s3://bucket/o/a", "--external-pipes", "null")
+        files = json.loads(self.server.http.buckets["bucket"]["o/a/manifest.json"])["files"]
+        self.assertTrue(any(file.get("outdated") for file in files), files)
+        self.run_ckpt("verify", "s3://bucket/o/a")
+
     def test_a_parent_there(self):
         self.start()
         self.run_ckpt("pre-dump", "-p", self.pid, "-f", "s3://bucket/w/a")

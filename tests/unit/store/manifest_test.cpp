@@ -362,8 +362,8 @@ class Fill {
     all(zero, same, other, unwritten, equal, elsewhere, compression);
   }
   void one(StoredFile& v) {
-    auto& [name, size, xxh128, sha256] = v;
-    all(name, size);
+    auto& [name, size, xxh128, sha256, outdated] = v;
+    all(name, size, outdated);
     xxh128 = rng_() % 2 != 0 ? "" : id();
     sha256 = rng_() % 2 != 0 ? "" : id() + id();
   }
