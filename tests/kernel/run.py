@@ -988,7 +988,8 @@ def target_far_away(place):
 def special_daemon_moves(place):
     """A tracking daemon is out of the way of the next processes; where a restore needs its number all the same, it goes elsewhere, and
     still knows what its process wrote."""
-    tracked, other = Target("mem_anonymous", place.folder("tracked")), target_far_away(place)
+    other = target_far_away(place)
+    tracked = Target("mem_anonymous", place.folder("tracked"))
     dump(other, "image")
     pre_dump(tracked, "first")
     for _ in range(100):  # the daemons of others come and go there, too
@@ -1002,6 +1003,8 @@ def special_daemon_moves(place):
             os.kill(daemon, signal.SIGUSR1)
             wait_until(lambda: not exists_unreaped(daemon), "the daemon moves")
     else:
+        other.kill()
+        tracked.kill()
         raise Skip("the number is always taken by others")
     reaper = threading.Thread(target=os.waitpid, args=(other.pid, 0))  # as init does for such daemons
     reaper.start()
