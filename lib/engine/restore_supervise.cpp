@@ -15,7 +15,7 @@ namespace ckpt::engine {
 
 namespace {
 
-constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+constexpr int kForwardedSignals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 
 /// The terminal of ckpt's session, given to the process's group for as long as it runs in the foreground.
 class Terminal {
@@ -48,7 +48,7 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     ::sigemptyset(&waited_);
-    for (int signal : kForwarded) {
+    for (int signal : kForwardedSignals) {
       if (!is_ignored(signal)) ::sigaddset(&waited_, signal);
     }
     ::sigaddset(&waited_, SIGCHLD);

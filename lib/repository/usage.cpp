@@ -25,7 +25,7 @@ uint32_t* ChunkNumbers::of(const Id& id) {
 
 namespace {
 
-constexpr unsigned kReaders = 8;
+constexpr unsigned kIndexReaders = 8;
 constexpr size_t kListsAtOnce = 8;
 
 class Needs {
@@ -37,7 +37,7 @@ class Needs {
   Result<void> run() {
     damage_.assign(refs_.size(), std::nullopt);
     std::optional<WorkerPool> pool;
-    make_helpers(kReaders, pool);
+    make_helpers(kIndexReaders, pool);
     CKPT_TRY(side_by_side(pool ? &*pool : nullptr, refs_.size(), [&](size_t name) -> Result<void> {
       CKPT_TRY(check());
       return judge(name, readers_.with([&](ChunkReader& reader) { return read_tree_of(name, reader); }));

@@ -19,7 +19,7 @@ namespace {
 // page cache of ext4 take 0.35 to 0.45 s on two cores, against 0.48 to 0.57 s for the same reads beside
 // copy_file_range, 0.58 s for a mapping beside it and 0.60 s for blocks of 1 MiB. So the kernel copies only what needs
 // no CRC, and shares blocks where the file system can.
-constexpr uint64_t kBlock = 256 << 10;
+constexpr uint64_t kReadAtOnce = 256 << 10;
 constexpr uint64_t kRegionBlock = 512 << 10;  ///< gathered from several shards at once
 constexpr uint64_t kGathered = 1 << 20;     ///< small pieces are written together
 constexpr uint64_t kWriteback = 32 << 20;   ///< writeback is started in steps of this
@@ -90,7 +90,7 @@ Result<void> PieceWriter::skip_to(uint64_t offset) {
 
 Result<void> PieceWriter::write(const Piece& piece, std::vector<LateCrc>& late) {
   CKPT_TRY(state_.control.cancel.check());
-  if (piece.size() <= kBlock) return gather(piece, late);
+  if (piece.size() <= kReadAtOnce) return gather(piece, late);
   CKPT_TRY(flush());
   CKPT_TRY(skip_to(piece.offset));
   end_ = piece.offset + piece.size();
@@ -111,12 +111,12 @@ Result<void> PieceWriter::write(const Piece& piece, std::vector<LateCrc>& late) 
 /// A small piece: its bytes join those of its neighbours.
 Result<void> PieceWriter::gather(const Piece& piece, std::vector<LateCrc>& late) {
   const uint64_t end = gathered_at_ + gathered_.size();
-  if (!gathered_.empty() && (piece.offset < end || piece.offset - end > kBlock || gathered_.size() >= kGathered))
+  if (!gathered_.empty() && (piece.offset < end || piece.offset - end > kReadAtOnce || gathered_.size() >= kGathered))
     CKPT_TRY(flush());
   if (gathered_.empty()) CKPT_TRY(skip_to(gathered_at_ = piece.offset));
   end_ = piece.offset + piece.size();
   const size_t start = piece.offset - gathered_at_, size = piece.size();
-  if (gathered_.capacity() < kGathered + 2 * kBlock) gathered_.reserve(kGathered + 2 * kBlock);
+  if (gathered_.capacity() < kGathered + 2 * kReadAtOnce) gathered_.reserve(kGathered + 2 * kReadAtOnce);
   gathered_.resize(start + size);  // zeros between pieces
   uint32_t crc = 0;
   size_t at = start;
@@ -228,15 +228,15 @@ Result<uint32_t> PieceWriter::copy_run(const std::string& key, const FileRange& 
       cloned = whole;
     else state_.clones.store(false, std::memory_order_relaxed);
   }
-  if (run.length > kBlock) {
+  if (run.length > kReadAtOnce) {
     ::posix_fadvise(source->get(), static_cast<off_t>(run.offset), static_cast<off_t>(run.length),
                     POSIX_FADV_SEQUENTIAL);
   }
   uint32_t crc = 0;
-  block_.resize(std::max<size_t>(block_.size(), kBlock));
+  block_.resize(std::max<size_t>(block_.size(), kReadAtOnce));
   for (uint64_t at = wants_crc ? 0 : cloned; at < run.length;) {
     CKPT_TRY(state_.control.cancel.check());
-    MutableByteSpan block(block_.data(), std::min(kBlock, run.length - at));
+    MutableByteSpan block(block_.data(), std::min(kReadAtOnce, run.length - at));
     if (at < cloned) block = block.first(std::min<uint64_t>(block.size(), cloned - at));
     CKPT_TRY(io::pread_exact(source->get(), block, run.offset + at, name));
     if (wants_crc) crc = crc32(crc, block);
@@ -289,10 +289,10 @@ Result<void> PieceWriter::copy_file(const FileRange& range, uint64_t to) {
     state_.control.progress.advance(range.length);
     return {};
   }
-  block_.resize(std::max<size_t>(block_.size(), kBlock));
-  for (uint64_t at = 0; at < range.length; at += kBlock) {
+  block_.resize(std::max<size_t>(block_.size(), kReadAtOnce));
+  for (uint64_t at = 0; at < range.length; at += kReadAtOnce) {
     CKPT_TRY(state_.control.cancel.check());
-    const MutableByteSpan block(block_.data(), std::min(kBlock, range.length - at));
+    const MutableByteSpan block(block_.data(), std::min(kReadAtOnce, range.length - at));
     CKPT_TRY(io::pread_exact(file->get(), block, range.offset + at, name));
     CKPT_TRY(put(block, to + at));
   }
@@ -309,7 +309,7 @@ uint64_t PieceWriter::lease(const Target& target, uint64_t region_bytes) {
   if (decode > 0) {
     const uint64_t share = budget / state_.workers;
     const uint64_t most = std::min(share > decode ? share - decode : 0, budget - decode);
-    slab = std::clamp<uint64_t>(std::min(most, region_bytes), kBlock, kMaxSlab);
+    slab = std::clamp<uint64_t>(std::min(most, region_bytes), kReadAtOnce, kMaxSlab);
   }
   const uint64_t need = decode == 0 ? 0 : std::min(decode + slab, budget);
   if (need > leased_ || !reader_) {

@@ -6,7 +6,7 @@ add_library(ckpt-flash SHARED
   lib/flash/client/client.cpp lib/flash/client/handle.cpp lib/flash/client/loads.cpp lib/flash/client/copy.cpp lib/flash/client/snapshot.cpp lib/flash/client/safe_point.cpp
   lib/flash/layout.cpp lib/flash/place.cpp lib/flash/channel.cpp lib/flash/connect.cpp
   lib/base/run_folder.cpp lib/base/fd_message.cpp lib/base/result.cpp lib/base/clock.cpp)
-ckpt_unity(ckpt-flash)
+ckpt_unity(ckpt-flash 12)
 target_include_directories(ckpt-flash PRIVATE ${PROJECT_SOURCE_DIR})
 set_target_properties(ckpt-flash PROPERTIES
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})

@@ -21,7 +21,7 @@ using store::AioContext;
 
 namespace {
 
-std::string subject_of(const AioContext& context) { return fmt::format("the AIO context at {:x}", context.start); }
+std::string aio_subject(const AioContext& context) { return fmt::format("the AIO context at {:x}", context.start); }
 
 /// One that is being made, wherever the kernel has put its ring.
 class NewContext {
@@ -46,12 +46,12 @@ class NewContext {
 
 Result<void> NewContext::set_up(uint32_t requests, AioRing& ring) {
   std::byte* const place = child_.area().allocate(sizeof address_);
-  if (place == nullptr) return fail(Code::kNoRoom, subject_of(image_), "its description is too large to rebuild");
+  if (place == nullptr) return fail(Code::kNoRoom, aio_subject(image_), "its description is too large to rebuild");
   SyscallBatch batch;
   batch.add("make an AIO context", SYS_io_setup, requests, reinterpret_cast<uint64_t>(place));
   auto made = child_.run(batch);
   if (!made && batch.calls()[0].result == -EAGAIN)
-    return Error(Code::kNoRoom, subject_of(image_), "there are too many AIO requests on this host")
+    return Error(Code::kNoRoom, aio_subject(image_), "there are too many AIO requests on this host")
         .with_hint("the setting fs.aio-max-nr allows more (sysctl)");
   CKPT_TRY(std::move(made));
   std::memcpy(&address_, place, sizeof address_);
@@ -70,7 +70,7 @@ Result<void> NewContext::make() {
   const uint32_t fewest = image_.events / 2 - 1;
   CKPT_TRY(set_up(fewest, ring));
   if (ring.events == image_.events) return {};
-  return fail(Code::kUnsupported, subject_of(image_),
+  return fail(Code::kUnsupported, aio_subject(image_),
               fmt::format("is made for {} events by this kernel, which were {}: it has more processors, or fewer",
                           ring.events, image_.events));
 }
@@ -81,7 +81,7 @@ Result<void> NewContext::submit(uint64_t list, uint64_t count) {
     batch.add("count an AIO context up", SYS_io_submit, address_, count, list);
     CKPT_TRY(child_.run(batch));
     const int64_t taken = batch.calls()[0].result;
-    if (taken <= 0) return fail(Code::kUnsupported, subject_of(image_), "its counters cannot be raised");
+    if (taken <= 0) return fail(Code::kUnsupported, aio_subject(image_), "its counters cannot be raised");
     count -= std::min(count, static_cast<uint64_t>(taken));
   }
   return {};
@@ -97,7 +97,7 @@ Result<void> NewContext::count_up(uint64_t answers, uint32_t unread, int readabl
   const std::vector<uint64_t> requests(at_once, area.put(request));
   const uint64_t list = area.put_bytes(std::as_bytes(std::span(requests)));
   const std::byte* const taken = area.allocate(at_once * sizeof(io_event));
-  if (area.overflowed()) return fail(Code::kNoRoom, subject_of(image_), "its description is too large to rebuild");
+  if (area.overflowed()) return fail(Code::kNoRoom, aio_subject(image_), "its description is too large to rebuild");
   for (uint64_t left = answers; left != 0;) {
     const uint64_t count = std::min(left > unread ? left - unread : left, at_once);
     CKPT_TRY(submit(list, count));
@@ -152,7 +152,7 @@ Result<void> make_one(const store::ImageReader& image, const AioContext& context
   AioRing ring;
   std::memcpy(&ring, content.data(), std::min(sizeof ring, content.size()));
   if (!ring.is_sound() || ring.events != context.events)
-    return fail(Code::kCorrupt, subject_of(context), "the image contradicts itself: its counters do not fit its ring");
+    return fail(Code::kCorrupt, aio_subject(context), "the image contradicts itself: its counters do not fit its ring");
   NewContext made(context, child);
   CKPT_TRY(made.make());
   const bool is_wrapped = ring.tail < ring.unread();
@@ -178,7 +178,7 @@ Result<void> make_aio_contexts(const store::ImageReader& image, int process, int
     const auto& maps = tree.processes[static_cast<size_t>(process)].maps;
     const auto map = std::find_if(maps.begin(), maps.end(), [&](const auto& m) { return m.start == context.start; });
     if (map == maps.end())
-      return fail(Code::kCorrupt, subject_of(context), "the image contradicts itself: it has no ring");
+      return fail(Code::kCorrupt, aio_subject(context), "the image contradicts itself: it has no ring");
     CKPT_TRY(make_one(image, context, *map, readable, child));
   }
   return {};
