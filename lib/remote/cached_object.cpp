@@ -67,16 +67,17 @@ Result<void> BlockCache::read(size_t number, const Object& object, uint64_t offs
   while (!out.empty()) {
     const uint64_t index = offset / kBlock, inside = offset % kBlock;
     std::shared_ptr<Block> block = want(number, object, index, lock);
-    fetch_ahead(number, object, index, lock);
+    const bool goes_on = fetch_ahead(number, object, index, lock);
     changed_.wait(lock, [&] { return block->ready; });
     if (block->error) {
-      blocks_.erase({number, index});  // the next one who asks has another try
+      drop({number, index});  // the next one who asks has another try
       return *block->error;
     }
     const size_t taken = std::min<uint64_t>(out.size(), block->bytes.size() - inside);
     lock.unlock();  // nobody changes a block that is ready
     std::memcpy(out.data(), block->bytes.data() + inside, taken);
     lock.lock();
+    if (goes_on && inside + taken == block->bytes.size()) pass({number, index});
     out = out.subspan(taken);
     offset += taken;
   }
@@ -144,15 +145,25 @@ std::shared_ptr<BlockCache::Block> BlockCache::want(size_t number, const Object&
   return block;
 }
 
-void BlockCache::fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock) {
-  Reader& reader = readers_[number];
-  if (index + 1 == reader.next) return;  // the same block again
-  const bool goes_on = index == reader.next && index > 0;
-  reader.ahead = goes_on ? std::min(reader.ahead * 2, kLongestAhead) : 1;
-  reader.next = index + 1;
-  if (!goes_on) return;
-  const uint64_t ahead = reader.ahead, blocks = (object.size + kBlock - 1) / kBlock;
+/// Whether somebody reads the object front to back, and has come here.
+bool BlockCache::fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock) {
+  std::list<Stream>& streams = streams_[number];
+  const auto found = std::find_if(streams.begin(), streams.end(), [&](const Stream& stream) {
+    return index == stream.next || index + 1 == stream.next;
+  });
+  if (found == streams.end()) {
+    streams.push_front({index + 1, 1});
+    if (streams.size() > kStreams) streams.pop_back();
+    return false;
+  }
+  streams.splice(streams.begin(), streams, found);
+  if (index + 1 == found->next) return found->ahead > 1;  // the same block again
+  const uint64_t most = std::max<uint64_t>(kMostAhead / streams.size(), kThreads);
+  const uint64_t ahead = found->ahead = std::min(found->ahead * 2, most);
+  found->next = index + 1;
+  const uint64_t blocks = (object.size + kBlock - 1) / kBlock;
   for (uint64_t next = index + 1; next < std::min(blocks, index + 1 + ahead); ++next) want(number, object, next, lock);
+  return true;
 }
 
 /// Memory of blocks that were dropped: new one costs more than the copy into it.
@@ -163,17 +174,28 @@ std::vector<std::byte> BlockCache::take_spare() {
   return out;
 }
 
+/// Read to its end: who reads front to back does not come again.
+void BlockCache::pass(const Key& key) {
+  if (std::find(passed_.begin(), passed_.end(), key) != passed_.end()) return;
+  passed_.push_back(key);
+  if (passed_.size() <= kPassed) return;
+  drop(passed_.front());
+  passed_.pop_front();
+}
+
 void BlockCache::drop_oldest() {
-  while (recent_.size() > kMemory / kBlock) {
-    const auto oldest = blocks_.find(recent_.back());  // not there: it failed
-    recent_.pop_back();
-    if (oldest == blocks_.end()) continue;
-    Block& block = *oldest->second.block;
-    // Nobody reads it, and nobody can begin to.
-    if (block.ready && oldest->second.block.use_count() == 1 && spare_.size() < kThreads)
-      spare_.push_back(std::move(block.bytes));
-    blocks_.erase(oldest);
-  }
+  while (recent_.size() > kMemory / kBlock) drop(recent_.back());
+}
+
+void BlockCache::drop(const Key& key) {
+  const auto entry = blocks_.find(key);
+  if (entry == blocks_.end()) return;
+  Block& block = *entry->second.block;
+  // Nobody reads it, and nobody can begin to.
+  if (block.ready && entry->second.block.use_count() == 1 && spare_.size() < kPassed)
+    spare_.push_back(std::move(block.bytes));
+  recent_.erase(entry->second.recent);
+  blocks_.erase(entry);
 }
 
 }  // namespace ckpt::remote

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -22,7 +23,9 @@ class BlockCache {
   static constexpr uint64_t kBlock = 1 << 20;
   static constexpr uint64_t kMemory = 96 << 20;
   static constexpr unsigned kThreads = 8;
-  static constexpr uint64_t kLongestAhead = 16;  ///< blocks that are fetched before somebody asks for them
+  static constexpr uint64_t kMostAhead = 16;     ///< blocks that are fetched before somebody asks for them
+  static constexpr size_t kStreams = 8;          ///< that read one object at a time, each front to back
+  static constexpr size_t kPassed = 16;          ///< blocks that are kept behind them: pieces share one where they meet
   static constexpr uint64_t kPart = 8 << 20;     ///< of a long read: as much as one request brings
 
   /// `backend` must outlive it.
@@ -42,16 +45,18 @@ class BlockCache {
     std::shared_ptr<Block> block;
     std::list<Key>::iterator recent;
   };
-  /// How an object was read so far.
-  struct Reader {
-    uint64_t next = 0;   ///< the block behind the last one that was read
-    uint64_t ahead = 1;  ///< grows while it is read front to back
+  /// Somebody who reads an object front to back: threads that copy parts of one are several.
+  struct Stream {
+    uint64_t next;   ///< the block behind the last one that was read
+    uint64_t ahead;  ///< grows meanwhile
   };
 
   Result<void> read_long(const Object& object, uint64_t offset, MutableByteSpan out);
   std::shared_ptr<Block> want(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
-  void fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
+  bool fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
+  void pass(const Key& key);
   void drop_oldest();
+  void drop(const Key& key);
   std::vector<std::byte> take_spare();
 
   Backend& backend_;
@@ -59,7 +64,8 @@ class BlockCache {
   std::condition_variable changed_;
   std::map<Key, Entry> blocks_;
   std::list<Key> recent_;  ///< the last one used first
-  std::map<size_t, Reader> readers_;
+  std::map<size_t, std::list<Stream>> streams_;  ///< of each object; the last one used first
+  std::deque<Key> passed_;
   std::vector<std::vector<std::byte>> spare_;
   WorkerPool pool_;  ///< last: its threads use the rest
 };

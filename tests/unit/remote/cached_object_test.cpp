@@ -67,6 +67,24 @@ TEST_CASE("blocks of objects: front to back most blocks are there before they ar
   CHECK(backend.bytes <= object.size);
 }
 
+TEST_CASE("blocks of objects: two who read one object front to back, in turn, are both read ahead of") {
+  Bytes backend;
+  constexpr uint64_t kHalf = 100, kRead = 40;
+  const Object object{"o", BlockCache::kBlock * 2 * kHalf, ""};
+  {
+    BlockCache cache(backend);
+    std::vector<std::byte> part(BlockCache::kBlock);
+    for (uint64_t i = 0; i < kRead; ++i) {
+      for (uint64_t at : {i * part.size(), (kHalf + i) * part.size()}) {
+        REQUIRE(cache.read(0, object, at, part));
+        REQUIRE(right(at, part));
+      }
+    }
+  }
+  CHECK(backend.requests > 2 * kRead + BlockCache::kThreads);
+  CHECK(backend.requests <= 2 * (kRead + BlockCache::kMostAhead));
+}
+
 TEST_CASE("blocks of objects: what failed is told, and asked for again by the next reader") {
   Bytes backend;
   BlockCache cache(backend);
