@@ -223,13 +223,13 @@ class S3(Handler):
 class Server:
     """`with Server(Files, root=folder) as url:`; its attributes may be changed meanwhile."""
 
-    def __init__(self, handler, port=0, **settings):
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    def __init__(self, handler, port=0, host="127.0.0.1", **settings):
+        self.http = http.server.ThreadingHTTPServer((host, port), handler)
         defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {}, "refused": set(),
                     "page": 3, "write_faults": [], "token": None, "heads": [], "uploads": {}, "etags": {}}
         for name, value in {**defaults, **settings}.items():
             setattr(self.http, name, value)
-        self.url = "http://127.0.0.1:%d" % self.http.server_address[1]
+        self.url = "http://%s:%d" % self.http.server_address
 
     def speak_tls(self, certificate, key):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -271,7 +271,8 @@ class DurableObjects(dict):
 
 
 def main():
-    server = Server(S3, port=int(sys.argv[2]), buckets={"bucket": DurableObjects(sys.argv[1])}, page=1000)
+    folder, host, port = sys.argv[1:]
+    server = Server(S3, int(port), host, buckets={"bucket": DurableObjects(folder)}, page=1000)
     server.http.serve_forever()
 
 

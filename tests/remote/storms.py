@@ -2,9 +2,10 @@
 """Kills at random (kill -9) of ckpt or of the server, over a network that is slow and loses connections, during push, pull, dump,
 convert and restore: what looks whole is so bit for bit, and the process that is dumped goes on.
 
-    storms.py CKPT_BINARY [--kills 300] [--seed N] [--netem]
+    storms.py CKPT_BINARY [--kills 300] [--seed N] [--nodes]
 
---netem: in a network namespace of its own in which the kernel loses and delays packets, instead of the proxy.
+--nodes: ckpt and the server are in two network namespaces, and on the way between them packets are lost and take their time; instead of
+the proxy.
 """
 import argparse
 import collections
@@ -25,12 +26,13 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 from contract import free_port  # noqa: E402
+from nodes import Nodes, Relay  # noqa: E402
 from proxy import Proxy  # noqa: E402
 from servers import S3  # noqa: E402
 from small_checkpoints import safetensors  # noqa: E402
 
 SKIPPED = 77
-NETEM = "ip link set lo up && tc qdisc add dev lo root netem delay 2ms 1ms loss 2%"
+LOST, DELAY = 0.02, 0.002  # of packets, and seconds that each takes
 # Tells the digest of its memory, and that it goes on, whenever it is asked by a signal.
 PROGRAM = """
 import hashlib, os, random, signal, sys
@@ -97,8 +99,9 @@ class Process:
 
 
 class Storms:
-    def __init__(self, base, ckpt, seed, netem):
+    def __init__(self, base, ckpt, seed, nodes=None):
         self.base, self.ckpt, self.random = base, ckpt, random.Random(seed)
+        self.nodes, self.host = nodes, nodes.address(0) if nodes else "127.0.0.1"
         self.port, self.server, self.figures = free_port(), None, collections.Counter()
         self.took = collections.defaultdict(lambda: 0.4)
         self.objects = base / "objects"
@@ -110,12 +113,12 @@ class Storms:
         for path in self.models:
             path.mkdir()
             safetensors(path / "a.safetensors", {"w": ("U8", [9 << 20], shared), "v": ("U8", [700_000], os.urandom(700_000))})
-        self.proxy = None if netem else Proxy(self.port, seed).__enter__()
-        url = self.proxy.url if self.proxy else f"http://127.0.0.1:{self.port}"
+        self.proxy = None if nodes else Proxy(self.port, seed).__enter__()
+        direct = f"http://{self.host}:{self.port}"
         (base / "tmp").mkdir()
         self.env = {**{k: v for k, v in os.environ.items() if not k.startswith("AWS_")}, "AWS_ACCESS_KEY_ID": S3.KEY, "AWS_SECRET_ACCESS_KEY": S3.SECRET,
-                    "AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": url, "HOME": str(base), "TMPDIR": str(base / "tmp")}
-        self.calm = {**self.env, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
+                    "AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": self.proxy.url if self.proxy else direct, "HOME": str(base), "TMPDIR": str(base / "tmp")}
+        self.calm = {**self.env, "AWS_ENDPOINT_URL": direct}
         self.pushed, self.number = {}, 0
         for name in ("first", "second"):
             self.pushed[name] = self.models[len(self.pushed)]
@@ -125,11 +128,12 @@ class Storms:
         self.restored.end()
 
     def start_server(self):
-        self.server = subprocess.Popen([sys.executable, HERE / "servers.py", self.objects, str(self.port)], stdin=subprocess.DEVNULL,
+        there = ["nsenter", f"--net=/run/netns/{self.nodes.names[0]}"] if self.nodes else []
+        self.server = subprocess.Popen([*there, sys.executable, HERE / "servers.py", self.objects, self.host, str(self.port)], stdin=subprocess.DEVNULL,
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         def listens():
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.host, self.port), 1).close()
                 return True
             except OSError:
                 return False
@@ -305,7 +309,7 @@ def main():
     parser.add_argument("ckpt")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--netem", action="store_true")
+    parser.add_argument("--nodes", action="store_true")
     options = parser.parse_args()
     if os.geteuid() != 0:
         print("skipped: needs root")
@@ -313,16 +317,20 @@ def main():
     if options.kills >= 100 and os.environ.get("CKPT_LONG") != "1":
         print("skipped: long, and for runs by hand (CKPT_LONG=1)")
         return SKIPPED
-    if options.netem and "CKPT_NETEM" not in os.environ:
-        probe = subprocess.run(["unshare", "--net", "sh", "-c", NETEM], capture_output=True, text=True, check=False)
-        if probe.returncode != 0:
-            print(f"skipped: no sch_netem here: {probe.stderr.strip()}")
-            return SKIPPED
-        os.environ["CKPT_NETEM"] = "1"
-        os.execvp("unshare", ["unshare", "--net", "sh", "-c", NETEM + ' && exec "$@"', "sh", sys.executable, *sys.argv, "--seed", str(options.seed)])
     print(f"seed {options.seed}", flush=True)
+    nodes = Nodes(2, (LOST, DELAY)) if options.nodes else None
+    try:
+        return run(options, nodes)
+    finally:
+        if nodes:
+            nodes.remove()
+
+
+def run(options, nodes):
     base = pathlib.Path(tempfile.mkdtemp(prefix="ckpt-storms-"))
-    storms = Storms(base, os.path.abspath(options.ckpt), options.seed, options.netem)
+    if nodes:
+        Relay.enter(os.open(f"/run/netns/{nodes.names[1]}", os.O_RDONLY))
+    storms = Storms(base, os.path.abspath(options.ckpt), options.seed, nodes)
     try:
         storms.go(options.kills)
     except BaseException:
