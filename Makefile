@@ -19,7 +19,7 @@ BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohma
                  libblosc-dev libsnappy-dev libre2-dev doctest-dev libprotobuf-dev protobuf-compiler
 # Loaded when they are needed: for a packet filter that holds TCP connections off, for a URL, for Reed-Solomon codes.
 RUN_PACKAGES = libnftables1 libcurl4 libisal2
-TEST_PACKAGES = iproute2 libopenmpi-dev openmpi-bin python3 python3-jsonschema python3-numpy python3-venv python3-yaml mandoc
+TEST_PACKAGES = iproute2 libopenmpi-dev openmpi-bin python3 python3-jsonschema python3-mpi4py python3-numpy python3-venv python3-yaml mandoc
 # lintian brings a hundred packages along: make deps LINT_PACKAGES=lintian
 LINT_PACKAGES =
 PACKAGES = $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES) $(LINT_PACKAGES)

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
-#include "lib/base/program_cancel.h"
 #include "lib/base/text.h"
 #include "lib/flash/agent.h"
 #include "lib/flash/ask.h"
@@ -34,7 +33,6 @@ Result<void> run_agent_verb(Context& context, AgentFlags& flags) {
   options.verify = !flags.no_verify;
   auto tell = [&](const std::string& line) { context.out.info(escape_for_terminal(line)); };
   auto ready = [&] { tell("serves " + options.directory.string()); };
-  forget_program_cancel();
   CKPT_TRY_ASSIGN(const flash::AgentEnd end, flash::run_agent(options, context.cancel, tell, ready));
   if (end.saved) return {};
   return fail(Code::kBusy, flags.directory, "the newest step in memory was not written to storage in time");

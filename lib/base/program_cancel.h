@@ -7,10 +7,9 @@ namespace ckpt {
 
 inline std::atomic<const Cancel*> g_program_cancel{nullptr};
 
-/// `cancel` outlives all work.
+/// `cancel` outlives all work, or is forgotten before it ends.
 inline void set_program_cancel(const Cancel& cancel) { g_program_cancel.store(&cancel, std::memory_order_relaxed); }
 
-/// Of a program that still has work to do once it was asked to stop: an agent that writes what trainers have saved.
 inline void forget_program_cancel() { g_program_cancel.store(nullptr, std::memory_order_relaxed); }
 
 /// kInterrupted once a stop was requested.

@@ -134,14 +134,14 @@ Result<void> StagedDir::examine(const fs::path& destination, bool force, Kind ki
   return {};
 }
 
-Result<StagedDir> StagedDir::create(const fs::path& destination, bool force, Kind kind) {
+Result<StagedDir> StagedDir::create(const fs::path& destination, bool force, Kind kind, Above above) {
   StagedDir out;
   CKPT_TRY(out.examine(destination, force, kind));
   fs::path where = out.inside_ ? out.destination_ : out.destination_.parent_path();
   std::string prefix = kMarker + (out.inside_ ? std::string() : out.destination_.filename().string() + "-");
   remove_abandoned(where, prefix);
   out.active_ = true;  // what was made is taken away again, however this ends
-  CKPT_TRY(io::make_folders(where, out.parents_));
+  if (above == Above::kMade) CKPT_TRY(io::make_folders(where, out.parents_));
   CKPT_TRY(out.make_staging(where, prefix));
   return out;
 }

@@ -33,9 +33,13 @@ class StagedDir {
   /// same.
   enum class Kind { kFolder, kFile };
 
-  /// Makes the folders above the destination that are missing; a rollback removes them again.
+  /// The folders above the destination. kMade: those that are missing are made, and a rollback removes them again.
+  /// kThere: none is; where they are gone it fails (kNotFound).
+  enum class Above { kMade, kThere };
+
   /// Refuses (kUsage) a destination that exists and is not an empty folder, unless `force`: then commit replaces it.
-  static Result<StagedDir> create(const std::filesystem::path& destination, bool force, Kind kind = Kind::kFolder);
+  static Result<StagedDir> create(const std::filesystem::path& destination, bool force, Kind kind = Kind::kFolder,
+                                  Above above = Above::kMade);
   /// A staging folder that somebody else made and filled, on the destination's file system; without a commit it stays.
   static Result<StagedDir> adopt(const std::filesystem::path& staging, const std::filesystem::path& destination,
                                  bool force, Kind kind);

@@ -13,6 +13,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
+#include "lib/base/program_cancel.h"
 #include "lib/flash/agent.h"
 #include "lib/flash/background.h"
 #include "lib/flash/channel.h"
@@ -45,11 +46,14 @@ struct Counts {
 class Agent {
  public:
   Agent(const AgentOptions& options, const Cancel& stop, const Tell& tell)
-      : options_(options), stop_(stop), tell_(tell) {}
+      : options_(options), stop_(stop), tell_(tell) {
+    set_program_cancel(cancel_);  // asked to stop, it still writes what trainers have saved
+  }
   ~Agent() {
     give_up_.store(true);
     cancel_.request();
     background_.join();
+    forget_program_cancel();
   }
 
   Result<AgentEnd> run(const std::function<void()>& ready);

@@ -88,7 +88,7 @@ Result<std::string> read_objects(const Held& held) {
   return out;
 }
 
-Result<Hash128> hash_memory(const Held& held, uint64_t offset, uint64_t length, const Cancel& cancel) {
+Result<Hash128> hash_of(const Held& held, uint64_t offset, uint64_t length, const Cancel& cancel) {
   constexpr uint64_t kBlock = 512 << 10;
   Xxh3 hash;
   std::vector<std::byte> block(std::min(kBlock, length));

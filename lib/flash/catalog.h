@@ -56,6 +56,6 @@ tensor::KeyPath key_path(const std::vector<Step>& steps);
 
 Result<std::string> read_objects(const Held& held);
 /// Of a range of the segment.
-Result<Hash128> hash_memory(const Held& held, uint64_t offset, uint64_t length, const Cancel& cancel);
+Result<Hash128> hash_of(const Held& held, uint64_t offset, uint64_t length, const Cancel& cancel);
 
 }  // namespace ckpt::flash

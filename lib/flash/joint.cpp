@@ -67,7 +67,7 @@ Result<std::set<std::string>> names_in(const fs::path& folder) {
 }
 
 /// What an attempt has. kNotFound: it is over. Where nothing is said of the leader's ranks, in two listings that are
-/// whole, somebody who was late has made its folder again, for what he writes. Any other error says nothing of it.
+/// whole, its folder is there for what somebody late has written. Any other error says nothing of it.
 Result<std::set<std::string>> names_in_attempt(const fs::path& folder) {
   const std::string leader = std::string(kRanks) + "0";
   for (bool again = false;; again = true) {
@@ -166,6 +166,7 @@ class Joint {
     part.part.emplace(Part{folder_ / (kPart + std::to_string(first_rank())), *owners_});
     auto report = persist(part, heartbeat_.stop());
     if (const auto others = heartbeat_.check(); !report && !others) return others.error();  // that is why
+    if (!report && report.error().code == Code::kNotFound && is_over(look())) return given_up();
     return report;
   }
 
@@ -190,7 +191,7 @@ class Joint {
       if (tensor.bytes > std::min(kMostOwnTensor, most - hashed)) continue;
       hashed += tensor.bytes;
       const uint64_t at = held.segment->buffer_offset(held.buffer) + tensor.offset;
-      CKPT_TRY_ASSIGN(hash, hash_memory(held, at, tensor.bytes, cancel_));
+      CKPT_TRY_ASSIGN(hash, hash_of(held, at, tensor.bytes, cancel_));
     }
     return out;
   }
@@ -236,11 +237,13 @@ class Joint {
     return names;
   }
 
+  Error given_up() const { return Error(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0"); }
+
   /// Empty where it cannot be seen for now.
   Result<std::set<std::string>> names_now() {
     auto names = look();
     if (names) return names;
-    if (is_over(names)) return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
+    if (is_over(names)) return given_up();
     return std::set<std::string>();
   }
 
@@ -482,8 +485,8 @@ Result<PersistReport> join_persist(const PersistRequest& request, const Attempt&
   auto report = joint.take_part();
   if (auto ended = report ? joint.wait_for_end(*report) : Result<void>(); !ended) report = ended.error();
   joint.end();
-  // What this one has made again.
-  if (names_in(attempt.folder) && is_over(names_in_attempt(attempt.folder))) remove_attempt(attempt.folder);
+  // Where its leader could not rename it, this one may have written to it after that.
+  if (is_over(names_in_attempt(attempt.folder))) remove_attempt(attempt.folder);
   return report;
 }
 

@@ -9,25 +9,30 @@
 
 namespace ckpt::flash {
 
+std::optional<SlotState> RankState::complete(uint32_t buffer) const {
+  const SlotState slot = segment->slot(buffer);
+  return slot.complete() && !use[buffer].writing ? std::optional(slot) : std::nullopt;
+}
+
 std::optional<uint32_t> RankState::buffer_of(uint64_t step) const {
   std::optional<uint32_t> out;
   uint64_t saved_us = 0;
   for (uint32_t i = 0; segment && i < segment->shape().buffers; ++i) {
-    const SlotState slot = segment->slot(i);
-    if (!slot.complete() || slot.step != step || use[i].writing || (out && slot.saved_us <= saved_us)) continue;
+    const auto slot = complete(i);
+    if (!slot || slot->step != step || (out && slot->saved_us <= saved_us)) continue;
     out = i;
-    saved_us = slot.saved_us;
+    saved_us = slot->saved_us;
   }
   return out;
 }
 
 std::set<uint64_t> RankState::steps() const {
   std::set<uint64_t> out;
-  for (const auto& of : {segment, before}) {
-    for (uint32_t i = 0; of && i < of->shape().buffers; ++i) {
-      const SlotState slot = of->slot(i);
-      if (slot.complete() && !(of == segment && use[i].writing)) out.insert(slot.step);
-    }
+  for (uint32_t i = 0; segment && i < segment->shape().buffers; ++i) {
+    if (const auto slot = complete(i)) out.insert(slot->step);
+  }
+  for (uint32_t i = 0; before && i < before->shape().buffers; ++i) {
+    if (const SlotState slot = before->slot(i); slot.complete()) out.insert(slot.step);
   }
   return out;
 }
@@ -108,9 +113,8 @@ Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) co
   bool pinned = false, found = false;
   uint64_t oldest = 0;
   for (uint32_t i = 0; i < buffers; ++i) {
-    const SlotState slot = state.segment->slot(i);
+    const auto slot = state.complete(i);
     const BufferUse& use = state.use[i];
-    const bool complete = slot.complete() && !use.writing;
     // Of the same step: it is saved again, over itself only where nothing else is free.
     if (use.readers > 0) continue;
     if (keep == i) continue;
@@ -118,7 +122,7 @@ Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) co
       pinned = true;
       continue;
     }
-    const uint64_t age = !complete ? 0 : slot.step == step ? 1 : slot.step + 2;
+    const uint64_t age = !slot ? 0 : slot->step == step ? 1 : slot->step + 2;
     if (found && age >= oldest) continue;
     found = true;
     oldest = age;
@@ -132,7 +136,7 @@ bool Ledger::needs_before(uint32_t number, const RankState& state) const {
   if (kept && !state.buffer_of(*kept) && holder(number, *kept)) return true;
   uint32_t complete = 0;
   for (uint32_t i = 0; i < state.segment->shape().buffers; ++i)
-    complete += state.segment->slot(i).complete() && !state.use[i].writing ? 1 : 0;
+    complete += state.complete(i) ? 1 : 0;
   return several_nodes() && !state.partner_copy && complete < state.segment->shape().buffers;
 }
 
@@ -140,7 +144,7 @@ void Ledger::settle() {
   for (auto& [number, state] : ranks_) {
     if (!state.partner_copy || !state.before || !state.segment || needs_before(number, state)) continue;
     for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
-      if (state.segment->slot(i).complete() && !state.use[i].writing) state.before.reset();
+      if (state.complete(i)) state.before.reset();
     }
   }
   const std::optional<uint64_t> newest = newest_common();

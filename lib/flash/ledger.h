@@ -31,6 +31,8 @@ struct RankState {
   std::optional<uint64_t> kept_by_former;  ///< that the one before it did, until this one has saved or said something
   bool partner_copy = false;        ///< of a rank of another node: no step of this node waits for it
 
+  /// The buffer's slot, where a step is complete in it and its trainer is done with it.
+  std::optional<SlotState> complete(uint32_t buffer) const;
   /// The last one, where it was saved twice.
   std::optional<uint32_t> buffer_of(uint64_t step) const;
   /// Steps that are complete.

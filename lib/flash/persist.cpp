@@ -79,7 +79,9 @@ class Persist {
     if (!request_.part) {
       for (const fs::path& dir : find_abandoned_staging(request_.directory)) (void)remove_abandoned_staging(dir);
     }
-    CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report_.path, true));
+    // The folder of a part is the attempt's: where that is over it is not made again.
+    const auto above = request_.part ? StagedDir::Above::kThere : StagedDir::Above::kMade;
+    CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report_.path, true, StagedDir::Kind::kFolder, above));
     CKPT_TRY(staged.share());
     report_.plan_us = watch.lap_us();
     CKPT_TRY(write(staged.path()));
@@ -127,8 +129,7 @@ class Persist {
     make_helpers(request_.workers, pool);
     return side_by_side(pool ? &*pool : nullptr, work.size(), [&](size_t i) -> Result<void> {
       const tensor::FileRange& where = work[i].second->where;
-      CKPT_TRY_ASSIGN(hashes_[i],
-                      flash::hash_memory(request_.ranks[where.file], where.offset, where.length, cancel_));
+      CKPT_TRY_ASSIGN(hashes_[i], hash_of(request_.ranks[where.file], where.offset, where.length, cancel_));
       return {};
     });
   }
@@ -220,7 +221,7 @@ Result<void> Persist::describe_tensors(const Held& held, RankRecord& out) {
       continue;
     }
     const uint64_t at = held.segment->buffer_offset(held.buffer) + tensor.offset;
-    CKPT_TRY_ASSIGN(const Hash128 own, flash::hash_memory(held, at, tensor.bytes, cancel_));
+    CKPT_TRY_ASSIGN(const Hash128 own, hash_of(held, at, tensor.bytes, cancel_));
     const bool differs = place && !(own == hashes_[*place]);
     // What another node writes may differ; where its agent has not said so, the leader knows.
     const bool may_differ = !place && !(request_.part && request_.part->owners.hash_of(tensor) == own);

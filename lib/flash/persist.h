@@ -20,7 +20,7 @@ constexpr uint64_t kMostOwnTensor = 1 << 20;
 /// Of all such tensors of one rank: the agent of rank 0 holds those of all ranks.
 constexpr uint64_t most_own(uint32_t world) {
   constexpr uint64_t kOfRank = 64 << 20, kOfAll = 512 << 20;
-  return world == 0 || kOfAll / world > kOfRank ? kOfRank : kOfAll / world;
+  return kOfAll / world > kOfRank ? kOfRank : kOfAll / world;
 }
 
 /// Beside the checkpoint's own files: each rank's layout and objects, and hashes of its tensors (man/ckpt-agent.7).

@@ -102,7 +102,10 @@ void Persister::begin_wanted() {
   std::vector<Held> ranks = ledger_.holders(wanted.step);
   if (const auto newest = ledger_.newest_common();
       ranks.size() != ledger_.expected() && wanted.done.empty() && newest > wanted.step) {
-    wanted.step = *newest;  // it was saved over while another one was being put together
+    // While another one was being put together.
+    tell_(fmt::format("step {} was saved over before it could be written: step {} is written in its place", wanted.step,
+                      *newest));
+    wanted.step = *newest;
     ranks = ledger_.holders(wanted.step);
   }
   if (ranks.empty() || ranks.size() != ledger_.expected())

@@ -821,6 +821,7 @@ class Flash(unittest.TestCase):
             engines[1].save(step, {"w1": numpy.full(50_000, float(step))}, persist=step == 2)
         wait_until(lambda: self.steps_on_disk() == [1, 4])
         self.assertNotIn("was not persisted", agents[0].text() + agents[1].text())
+        self.assertIn("step 2 was saved over before it could be written: step 4 is written in its place", agents[0].text())
 
     def test_a_storage_step_stays_until_the_node_that_leads_has_it(self):
         self.node("a")

@@ -53,6 +53,11 @@ def one_rank(base, nodes, last, levels):
             engine.leave()
     assert numbers == [1, 1, 1], numbers
     assert (engine.rank, engine.world) == (rank, WORLD), (engine.rank, engine.world)
+    try:
+        Engine(f"{base}/c", rank=(rank + 1) % WORLD, local_world=LOCAL, start_agent=False, partners=1)
+        raise AssertionError("another rank than MPI's was taken")
+    except ValueError as error:
+        assert f"rank {(rank + 1) % WORLD} is rank {rank} of the job's own group" in str(error), error
     loaded = engine.load(kind="numpy")
     assert (loaded.step if loaded else 0) == last, (rank, loaded and loaded.step)
     if last:
@@ -68,6 +73,7 @@ def one_rank(base, nodes, last, levels):
 def one_fails(base, nodes):
     """Between two saves that all make: the others hear no more of it, and end with their saves skipped."""
     import time
+    import warnings
     from mpi4py import MPI
     from ckpt_flash import Engine
     rank = MPI.COMM_WORLD.Get_rank()
@@ -83,7 +89,10 @@ def one_fails(base, nodes):
     assert time.monotonic() - began < 30 and engine.protected_step == 1, (rank, engine.protected_step)
     skipped = engine.save(3, state_of(rank, 3))
     assert not skipped and "the partner copies of step 2 are not complete" in skipped.skipped, (rank, skipped)
-    engine.close()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        engine.close()
+    assert any("an exchange of partner copies has not ended" in str(one.message) for one in told) == (rank != 1), (rank, told)
 
 
 def job(base, nodes, last, levels="--"):

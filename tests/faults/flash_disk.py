@@ -20,7 +20,8 @@ if not os.path.exists(os.environ["CKPT_FLASH_LIBRARY"]):
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "plugins" / "torch"), str(SOURCE / "tests" / "support")]
 from ckpt_flash import Engine, FlashError  # noqa: E402
-from flash_job import check, state_of, wait_for  # noqa: E402
+from flash_job import check, state_of  # noqa: E402
+from nodes import wait_until  # noqa: E402
 
 
 class Place:
@@ -37,7 +38,7 @@ class Place:
         log = open(self.base / f"{name}.log", "w+", encoding="utf-8")
         self.agents.append(subprocess.Popen([*before, CKPT, "agent", str(self.folder), "--socket", str(self.base / name), *options],
                                             env=environment, stdin=subprocess.DEVNULL, stderr=log))
-        wait_for(lambda: (self.base / name).exists(), "the agent begins")
+        wait_until(lambda: (self.base / name).exists(), "the agent begins")
         return self.agents[-1]
 
     def engine(self, name, **options):
@@ -70,13 +71,13 @@ def slow_disk():
         engine = place.engine("a")
         for step in (1, 2):
             assert engine.save(step, state_of(step, 0), persist=step == 1)
-        wait_for(lambda: engine.status()["persisting_step"] == 1, "it is being written")
+        wait_until(lambda: engine.status()["persisting_step"] == 1, "it is being written")
         skipped = engine.save(3, state_of(3, 0))
         assert not skipped and "step 1 is still being written to storage" in skipped.skipped, skipped
         assert check(engine.load(kind="buffer"), 0) == 2
         (place.base / "awake").touch()
         assert engine.save(4, state_of(4, 0), persist=True)  # this one waits
-        wait_for(lambda: engine.status()["persisted_step"] == 4, "both are in storage")
+        wait_until(lambda: engine.status()["persisted_step"] == 4, "both are in storage")
         for step in (1, 4):
             place.sound(step)
 
@@ -99,7 +100,7 @@ def slow_disk_of_one_node():
         engines = [place.engine("ab"[rank], rank=rank, world=2, local_world=1) for rank in (0, 1)]
         for rank, engine in enumerate(engines):
             assert engine.save(1, state_of(1, rank), persist=True)
-        wait_for(lambda: all(engine.status()["persists"] + engine.status()["failures"] == 1 for engine in engines), "the nodes are done", 90)
+        wait_until(lambda: all(engine.status()["persists"] + engine.status()["failures"] == 1 for engine in engines), "the nodes are done", 90)
         assert all(engine.status()["persisted_step"] == 1 for engine in engines), place.log("a") + place.log("b")
         place.sound(1)
 
@@ -113,13 +114,13 @@ def folder_that_cannot_be_seen():
         engines = [place.engine("ab"[rank], rank=rank, world=2, local_world=1) for rank in (0, 1)]
         for rank, engine in enumerate(engines):
             assert engine.save(1, state_of(1, rank), persist=True)
-        wait_for(lambda: list(place.folder.glob(".ckpt-joint-*/written-1")), "one node has written its part")
+        wait_until(lambda: list(place.folder.glob(".ckpt-joint-*/written-1")), "one node has written its part")
         hidden.touch()
         time.sleep(0.3)  # it looks each 20 ms
         assert list(place.folder.glob(".ckpt-joint-*/written-1")), place.log("b")
         hidden.unlink()
         (place.base / "awake").touch()
-        wait_for(lambda: all(engine.status()["persists"] + engine.status()["failures"] == 1 for engine in engines), "the nodes are done")
+        wait_until(lambda: all(engine.status()["persists"] + engine.status()["failures"] == 1 for engine in engines), "the nodes are done")
         assert all(engine.status()["persisted_step"] == 1 for engine in engines), place.log("a") + place.log("b")
         place.sound(1)
 
@@ -133,7 +134,7 @@ def full_disk():
         engine = place.engine("a")
         engine.save(1, state_of(1, 0))
         engine.persist()
-        wait_for(lambda: not list(inside.glob(".ckpt-*")), "it is done")
+        wait_until(lambda: not list(inside.glob(".ckpt-*")), "it is done")
         before = sorted(os.listdir(inside))
         for step in (2, 3, 4):
             assert engine.save(step, state_of(step, 0) | {"more": bytearray(900_000)})

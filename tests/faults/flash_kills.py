@@ -40,6 +40,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "plugins" / "torch"), str(SOURCE / "tests" / "support")]
 import flash_job  # noqa: E402
 from ckpt_flash import Engine, group  # noqa: E402
+from nodes import wait_until  # noqa: E402
 
 KILLED_AT, PERSISTED = 4, 2  # steps of the first job; the killed one of the second is of its third
 
@@ -182,11 +183,11 @@ def trainer(run, job, last, arms):
         saved = engine.save(step, state, persist=stored or one.persist and step == arms, mode="snapshot" if snapshot else "copy")
         if snapshot:
             visit("snapshot:returned")
-            flash_job.wait_for(saved.done, "the snapshot is complete")  # not its partner copy, which dead ranks have a part in
+            wait_until(saved.done, "the snapshot is complete")  # not its partner copy, which dead ranks have a part in
         told.tell(rank, saved=step)
         if stored:
-            flash_job.wait_for(lambda: run.on_disk() >= step, f"rank {rank}: step {step} in storage")
-            flash_job.wait_for(lambda: engine.status()["persisting_step"] is None, f"rank {rank}: the agent is done")
+            wait_until(lambda: run.on_disk() >= step, f"rank {rank}: step {step} in storage")
+            wait_until(lambda: engine.status()["persisting_step"] is None, f"rank {rank}: the agent is done")
     engine._settle()
     told.tell(rank, protected=engine.protected_step or 0)
     for turn in itertools.count(1):
@@ -218,7 +219,7 @@ class Run:
                 [CKPT, "agent", f"{self.base}/c", "--socket", f"{self.base}/{node}.sock", "--keep-last", "2", "--linger", "30",
                  "--agree", "3", "--lost-after", "1"], env=environment, process_group=0, stdin=subprocess.DEVNULL, stderr=log))
         self.groups.append(self.agents[-1].pid)
-        flash_job.wait_for(lambda: os.path.exists(f"{self.base}/{node}.sock"), "the agent begins")
+        wait_until(lambda: os.path.exists(f"{self.base}/{node}.sock"), "the agent begins")
 
     def start(self, last, arms):
         self.jobs, self.told = flash_job.Job.of(self.one.world), flash_job.Told(self.one.world)
@@ -237,7 +238,7 @@ class Run:
                     assert self.killed, f"rank {rank} has failed by itself"
             return False
 
-        flash_job.wait_for(holds, what, 60)
+        wait_until(holds, what, 60)
 
     def kill(self):
         """At the point, or at a random moment; then what is left of the job's trainers, as a launcher does."""
@@ -299,7 +300,7 @@ class Run:
         newest = pathlib.Path(self.base) / "c" / f"iter_{loaded[0] + 2:07}"
         self.sound(newest)
         # What the killed ones left goes with it, and its own drafts.
-        flash_job.wait_for(lambda: not list(newest.parent.glob(".ckpt-*")), f"nothing is left beside checkpoints: {os.listdir(newest.parent)}", 10)
+        wait_until(lambda: not list(newest.parent.glob(".ckpt-*")), f"nothing is left beside checkpoints: {os.listdir(newest.parent)}", 10)
 
     def sound(self, folder):
         done = subprocess.run([CKPT, "verify", str(folder)], capture_output=True, text=True, env=os.environ | {"LD_PRELOAD": ""})

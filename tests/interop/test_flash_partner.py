@@ -123,6 +123,8 @@ def test_a_snapshot_is_sent_once_it_is_complete(base):
 
 
 def without_a_second_node(rank, base):
+    with pytest.raises(ValueError, match=f"rank {1 - rank} is rank {rank} of the job's own group"):
+        Engine(base, rank=1 - rank, world=2, local_world=1, linger=1, partners=1)
     with pytest.raises(ValueError, match="nodes of the same number of ranks"):
         Engine(base, rank=rank, world=2, local_world=2, linger=1, partners=1)
     with pytest.raises(ValueError, match="on one node"):

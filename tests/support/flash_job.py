@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import time
 
 ELEMENTS = 60_000
 LEVELS = ("none", "memory", "partner", "storage")
@@ -165,10 +164,3 @@ def end(pids):
             os.waitpid(pid, 0)
         except ChildProcessError:
             pass
-
-
-def wait_for(condition, what, seconds=30):
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, f"{what}: not in {seconds} s"
-        time.sleep(0.002)

@@ -1,4 +1,5 @@
-/* libckpt-flash: where a program may be stopped. C interface; of no use and no cost but with ckpt dump --safe-point. */
+/* libckpt-flash: where a program may be stopped. C interface; of no use, and next to no cost, but with ckpt dump
+ * --safe-point. */
 #ifndef CKPT_SAFE_POINT_H
 #define CKPT_SAFE_POINT_H
 

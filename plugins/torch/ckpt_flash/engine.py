@@ -113,7 +113,7 @@ class Engine:
         self._pace = None
         self._cost = 0.0
         if partners:
-            check_ranks(self.world, self.local_world)
+            check_ranks(self.rank, self.world, self.local_world)
         if self.world > self.local_world and format != "dcp":
             raise ValueError(f"several nodes write dcp, not {format}: ckpt convert makes the others of it")
         os.makedirs(self.checkpoint_dir, exist_ok=True)
@@ -225,10 +225,15 @@ class Engine:
 
     def close(self):
         """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends. Where an
-        exception is under way it is no end in order, but `leave`."""
+        exception is under way it is no end in order, but `leave`. After an exchange over MPI that did not end, memory has to stay until
+        the process has ended: then that is its end, with a warning, and no end in order either."""
         if _fails():
             self.leave()
-        elif self._end_partner() and self._finalizer.detach():
+        elif not self._end_partner():
+            if self._library.is_own:
+                warnings.warn("an exchange of partner copies has not ended: the engine stays open until this process ends, which the agent "
+                              "takes for a death", stacklevel=2)
+        elif self._finalizer.detach():
             self._pinned.release()
             self._library.close()
 

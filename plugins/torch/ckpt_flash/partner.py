@@ -70,10 +70,13 @@ class Memory:
         return cls(shapes, places, sizes, blobs, max(1 << 20, 2 * sum(len(blob[3]) for blob in blobs) + (1 << 16)))
 
 
-def check_ranks(world, local_world):
+def check_ranks(rank, world, local_world):
     """ValueError: there can be no partners."""
-    if group.running(world) is None:
+    job = group.running(world)
+    if job is None:
         raise ValueError(f"partners=1 needs torch.distributed or MPI (mpi4py) with these {world} ranks: the nodes speak through it")
+    if job.rank != rank:  # what is sent to a rank has to come to that one
+        raise ValueError(f"partners=1: rank {rank} is rank {job.rank} of the job's own group")
     if world == local_world or world % local_world:
         raise ValueError(f"partners=1 needs nodes of the same number of ranks, and two at least: "
                          f"{world} ranks, {local_world} on this node")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A save to an agent's memory, a load from it, a persist, each as a ratio to the plain way of the same run.
+"""A save to an agent's memory, a load from it, a persist, each as a ratio to the plain way of the same run; a snapshot to a save.
 
 usage: bench.py [GIB]    CKPT_BIN names ckpt. Uses numpy alone.
 """
@@ -47,8 +47,21 @@ def copy_file(source, target):
 
 
 def cpu_seconds(pid):
-    """That a process has had, by the scheduler's own count."""
-    return sum(int(open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii").read().split()[0]) for task in os.listdir(f"/proc/{pid}/task")) / 1e9
+    """That a process has had, threads that have ended included."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        user, system = stat.read().rpartition(")")[2].split()[11:13]  # fields 14 and 15
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def timed_snapshot(engine, step, state):
+    """(until save returns, whether it was one): all of the state has been written to since the one before."""
+    for value in state.values():
+        value += 1
+    began = time.perf_counter()
+    saved = engine.save(step, state, mode="snapshot")
+    took = time.perf_counter() - began
+    saved.wait()
+    return took, saved.protected_bytes > 0
 
 
 def main():
@@ -67,10 +80,14 @@ def main():
             for step in range(2, 9):
                 plain.append(timed(lambda: parallel_copy(pairs)))
                 saves.append(timed(lambda: engine.save(step, state)))
-            copy = statistics.median(plain)
+            copy, save = statistics.median(plain), statistics.median(saves)
+            snapshots, are = zip(*(timed_snapshot(engine, step, state) for step in range(9, 16)))
+            snapshot = statistics.median(snapshots)
             loads = [timed(engine.load) for _ in range(5)]
             persist = timed(engine.persist)
             agent = engine.status()["pid"]
+            while engine.status()["persisting_step"] is not None:
+                time.sleep(0.01)
             before = cpu_seconds(agent)
             time.sleep(5)
             idle = (cpu_seconds(agent) - before) / 5
@@ -78,7 +95,8 @@ def main():
             cp = timed(lambda: [copy_file(path, f"{folder}/copy{at}") for at, path in enumerate(files)])
             print(f"{gib:g} GiB in {TENSORS} tensors, {THREADS} threads")
             print(f"parallel copy         {copy:7.3f} s")
-            print(f"save, median          {statistics.median(saves):7.3f} s   {statistics.median(saves) / copy:5.2f} of the copy")
+            print(f"save, median          {save:7.3f} s   {save / copy:5.2f} of the copy")
+            print(f"snapshot, median      {snapshot:7.3f} s   {snapshot / save:5.2f} of a save{'' if all(are) else ': here it is a copy'}")
             print(f"save, the first       {first:7.3f} s   {first / copy:5.2f}")
             print(f"load, mapped          {statistics.median(loads) * 1000:7.3f} ms")
             print(f"cp and fsync          {cp:7.3f} s")

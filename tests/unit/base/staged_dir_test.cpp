@@ -159,6 +159,18 @@ TEST_CASE("staged folder: missing folders above it are made, and removed again w
   CHECK_FALSE(StagedDir::create(scratch.path / "file/below/image", false));
 }
 
+TEST_CASE("staged folder: where those above it are to be there none is made") {
+  Scratch scratch;
+  const auto create = [&](const char* name) {
+    return StagedDir::create(scratch.path / name, true, StagedDir::Kind::kFolder, StagedDir::Above::kThere);
+  };
+  const auto gone = create("gone/image");
+  REQUIRE_FALSE(gone);
+  CHECK(gone.error().code == Code::kNotFound);
+  CHECK(scratch.entries().empty());
+  CHECK(create("image"));
+}
+
 TEST_CASE("staged folder: a trailing slash and a link to a folder are fine") {
   Scratch scratch;
   stage(scratch.path / "image/", "slash");

@@ -99,3 +99,20 @@ TEST_CASE("ranks file: it comes back, and any flipped byte is found") {
   RanksRecord lie{12, 2, {{1, "layout", "objects", {Hash128{1, 2}}, {{1, "of no tensor"}}}}};
   CHECK_FALSE(decode_ranks(as_bytes(encode_ranks(lie))));
 }
+
+TEST_CASE("ranks file: one of a newer ckpt is refused as such, where its hash is right") {
+  std::string text = encode_ranks({12, 2, {{1, "layout", "objects", {Hash128{1, 2}}, {}}}});
+  text.resize(text.size() - sizeof(Hash128));
+  text[7] = '3';
+  const Hash128 hash = xxh3_128(as_bytes(text));
+  text.append(reinterpret_cast<const char*>(&hash), sizeof hash);
+  auto newer = decode_ranks(as_bytes(text));
+  REQUIRE_FALSE(newer);
+  CHECK(newer.error().code == Code::kUnsupported);
+}
+
+TEST_CASE("ranks file: what ranks may have otherwise is bounded for each, and for all that rank 0's agent holds") {
+  CHECK(most_own(1) == 64 << 20);
+  CHECK(most_own(8) == 64 << 20);
+  CHECK(most_own(1024) == 512 << 10);
+}

@@ -44,6 +44,12 @@ void save(Ledger& ledger, uint32_t rank, uint64_t step) {
   ledger.rank(rank).segment->commit(buffer, step, 0);
 }
 
+/// Its trainer declares another one.
+void change_layout(Ledger& ledger, uint32_t rank) {
+  RankState& state = ledger.rank(rank);
+  state.before = std::exchange(state.segment, segment(rank, 2, 2000));
+}
+
 }  // namespace
 
 TEST_CASE("ledger: a step counts once every rank has it, and half a step never") {
@@ -129,10 +135,7 @@ TEST_CASE("ledger: with one buffer a save is written over the step before") {
 TEST_CASE("ledger: of a former layout the newest step stays until all ranks have one of the new") {
   Ledger ledger = two_ranks();
   for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
-  for (uint32_t rank : {0u, 1u}) {
-    RankState& state = ledger.rank(rank);
-    state.before = std::exchange(state.segment, segment(rank, 2, 2000));
-  }
+  for (uint32_t rank : {0u, 1u}) change_layout(ledger, rank);
   CHECK(ledger.newest_common() == 1);
   CHECK(ledger.holders(1).size() == 2);
   save(ledger, 0, 2);
@@ -149,8 +152,7 @@ TEST_CASE("ledger: of several nodes one has the step of a former layout until it
   ledger.expect(2, 4);
   for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
   for (uint32_t rank : {0u, 1u}) {
-    RankState& state = ledger.rank(rank);
-    state.before = std::exchange(state.segment, segment(rank, 2, 2000));
+    change_layout(ledger, rank);
     save(ledger, rank, 2);
   }
   ledger.settle();
@@ -164,9 +166,8 @@ TEST_CASE("ledger: what a trainer that is gone wanted kept stays until the next 
   Ledger ledger = two_ranks();
   for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
   for (uint32_t rank : {0u, 1u}) {
-    RankState& state = ledger.rank(rank);
-    state.before = std::exchange(state.segment, segment(rank, 2, 2000));
-    state.kept_by_former = 1;
+    change_layout(ledger, rank);
+    ledger.rank(rank).kept_by_former = 1;
     for (uint64_t step : {2u, 3u}) save(ledger, rank, step);
   }
   ledger.settle();
@@ -272,8 +273,7 @@ TEST_CASE("ledger: of a partner copy's former layout the newest step stays until
   ledger.rank(5).segment = segment(5, 2);
   ledger.take_copy(5);
   save(ledger, 5, 1);
-  RankState& state = ledger.rank(5);
-  state.before = std::exchange(state.segment, segment(5, 2, 2000));
+  change_layout(ledger, 5);
   ledger.settle();
   CHECK(ledger.holder(5, 1));
   save(ledger, 5, 2);
