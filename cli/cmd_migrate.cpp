@@ -11,6 +11,7 @@
 #include "lib/engine/check.h"
 #include "lib/engine/dump.h"
 #include "lib/migrate/source.h"
+#include "lib/migrate/stage.h"
 #include "lib/migrate/welcome.h"
 #include "lib/remote/scratch_folder.h"
 #include "lib/store/image.h"
@@ -125,14 +126,16 @@ Result<void> run_migrate(MigrateFlags& flags, Context& context) {
       return std::move(room).error().with_hint("--keep-image has it on a disk");
   }
   CKPT_TRY_ASSIGN(auto source, migrate::Source::open(remote, std::move(hello), flags.bandwidth, context.cancel));
+  UniqueFd sweeper;  // the folder goes with the last process that has this
   remote::ScratchFolder scratch;
   options.dir = flags.keep_image;
   if (flags.keep_image.empty()) {
     CKPT_TRY_ASSIGN(scratch, remote::ScratchFolder::make_in_memory());
+    CKPT_TRY_ASSIGN(sweeper, migrate::start_sweeper(scratch.path()));
     options.dir = scratch.path() / "image";
     options.pages.instead = !flags.lazy;
   }
-  source->attach(options);
+  source->attach(options, context.progress);
   auto print = [&](const engine::DumpReport& report) { print_report(context, flags, report, source->report()); };
   auto work = [&]() -> Result<void> {
     CKPT_TRY_ASSIGN(const engine::DumpReport report, engine::dump(options, context.progress, context.cancel));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "cli/inspect_image.h"
@@ -36,6 +37,13 @@ class Graph {
     return out_ + "  }\n";
   }
 
+  /// Launches of which the image does not say what they touch: none that is run again touches nothing.
+  size_t without_edges() const {
+    return static_cast<size_t>(std::count_if(memory_.launches.begin(), memory_.launches.end(), [](const auto& launch) {
+      return launch.reads.empty() && launch.writes.empty();
+    }));
+  }
+
  private:
   std::string node(const DeviceAllocation& allocation) const {
     return fmt::format("memory_{}_{}", memory_.process, allocation.id);
@@ -62,11 +70,13 @@ class Graph {
   /// The allocations that the ranges are in; memory that is not ckpt's to copy is left out.
   std::set<std::string> touched(const std::vector<DeviceRange>& ranges) const {
     std::set<std::string> out;
+    const std::vector<DeviceAllocation>& all = memory_.allocations;  // in order, and apart
     for (const DeviceRange& range : ranges) {
-      for (const DeviceAllocation& a : memory_.allocations) {
-        const bool before = range.address < a.address && a.address - range.address >= range.size;
-        if (!before && (range.address < a.address || range.address - a.address < a.size)) out.insert(node(a));
-      }
+      auto a = std::upper_bound(all.begin(), all.end(), range.address,
+                                [](uint64_t at, const DeviceAllocation& one) { return at < one.address; });
+      const auto before = a == all.begin() ? a : std::prev(a);
+      if (before != a && range.address - before->address < before->size) out.insert(node(*before));
+      for (; a != all.end() && a->address - range.address < range.size; ++a) out.insert(node(*a));
     }
     return out;
   }
@@ -81,16 +91,21 @@ Result<void> inspect_device_graph(Context& context, const std::filesystem::path&
   CKPT_TRY_ASSIGN(const Manifest manifest, read_manifest(dir));
   if (manifest.tree.devices.empty())
     return fail(Code::kUsage, dir.string(), "has no device memory that ckpt copied: there is no graph of it");
-  size_t launches = 0;
+  size_t launches = 0, without_edges = 0;
   std::string out = "digraph device_memory {\n  rankdir=LR;\n";
   for (const DeviceMemory& memory : manifest.tree.devices) {
     launches += memory.launches.size();
     const ProcessImage& process = manifest.tree.processes[static_cast<size_t>(memory.process)];
-    out += Graph(memory).text(fmt::format("process {} ({})", process.pid, process.threads[0].comm));
+    Graph graph(memory);
+    out += graph.text(fmt::format("process {} ({})", process.pid, process.threads[0].comm));
+    without_edges += graph.without_edges();
   }
   context.out.data(out + "}\n");
   context.out.info(launches == 0 ? "all of its device memory is stored as bytes: no launch makes any of it again"
                                  : counted(launches, "launch", "launches") + " would make device memory again");
+  if (without_edges != 0)
+    context.out.info(counted(without_edges, "launch is", "launches are") +
+                     " drawn without what they touch: the image has no room for more");
   return {};
 }
 

@@ -1,18 +1,17 @@
 #include "cli/receiver.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lib/base/clock.h"
+#include "lib/base/pipe.h"
 #include "lib/base/text.h"
 #include "lib/migrate/claim.h"
 #include "lib/migrate/later_pages.h"
@@ -73,14 +72,12 @@ Result<void> Receiver::check_room() const {
   return std::move(room).error().with_hint("--dir keeps the image in a folder there");
 }
 
-/// Once the processes run nothing here is an error any more.
+/// Once the processes run nothing here is an error any more, but memory that never comes.
 Result<void> Receiver::make() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return sys_error("", "cannot make a pair of sockets");
-  gate_.reset(ends[0]);
-  UniqueFd theirs(::fcntl(ends[1], F_DUPFD, 3));  // for the restore, so without FD_CLOEXEC
-  ::close(ends[1]);
+  CKPT_TRY_ASSIGN(auto ends, make_socket_pair());
+  gate_ = std::move(ends.first);
+  CKPT_TRY_ASSIGN(UniqueFd theirs, migrate::inheritable(ends.second.get()));
+  ends.second.reset();
   if (lazy()) {
     CKPT_TRY_ASSIGN(desk_, migrate::PageDesk::open());
     link_.set_silence(hello_.wishes.lazy_silence_us);
@@ -97,17 +94,17 @@ Result<void> Receiver::make() {
     if (desk_) desk_->give_up();
     return std::move(runs).error();
   }
-  return finish(restore);
+  return finish(restore, signals);
 }
 
 /// The processes run.
-Result<void> Receiver::finish(CkptRun& restore) {
+Result<void> Receiver::finish(CkptRun& restore, SignalQueue& signals) {
   constexpr uint64_t kPatienceUs = 10'000'000;
   link_.ignore_cancel();
   if (lazy()) {
-    if (auto all = await_pages(); !all) {
-      lose(all.error());
-      return {};
+    if (auto all = await_pages(signals); !all) {
+      lose();
+      return all;
     }
   }
   link_.set_silence(kPatienceUs);
@@ -126,6 +123,7 @@ Result<void> Receiver::hear_desk() {
 }
 
 Result<void> Receiver::take_later(const Frame& frame) {
+  if (!stage_->is_later(frame.name)) return fail(Code::kCorrupt, escape_for_terminal(frame.name), "was not announced");
   CKPT_TRY(stage_->take(frame));
   desk_->arrived(*stage_);
   return {};
@@ -134,6 +132,13 @@ Result<void> Receiver::take_later(const Frame& frame) {
 Result<void> Receiver::check_daemon() const {
   if (!desk_->failed()) return {};
   return fail(Code::kIo, "the lazy-pages daemon", "has failed: not all of their memory has reached the processes");
+}
+
+/// The source hears that this end is at work, whether or not there is something to do.
+Result<void> Receiver::beat(uint64_t& said_us, uint64_t every_us) {
+  if (monotonic_us() - said_us < every_us) return {};
+  said_us = monotonic_us();
+  return link_.send(Kind::kAlive);
 }
 
 /// All pages are here: until the processes have them, for some time. Of a source that is lost meanwhile nothing more is
@@ -146,20 +151,24 @@ Result<void> Receiver::await_memory() {
     constexpr int kLookMs = 5;
     if (::poll(&ask, 1, kLookMs) > 0) CKPT_TRY(hear_desk());
     CKPT_TRY(check_daemon());
-    if (monotonic_us() - said_us < kBeatUs) continue;
-    said_us = monotonic_us();
-    (void)link_.send(Kind::kAlive);
+    (void)beat(said_us, kBeatUs);
   }
   return check_daemon();
 }
 
-/// They run, and lack memory: until all has come, or none comes any more.
-Result<void> Receiver::await_pages() {
-  constexpr int kBeatMs = 500;
+/// They run, and lack memory: until all has come, or none comes any more, or somebody here ends it.
+Result<void> Receiver::await_pages(SignalQueue& signals) {
+  constexpr uint64_t kBeatUs = 500'000;
   CKPT_TRY(link_.send(Kind::kRuns));
-  for (uint64_t heard_us = monotonic_us(); stage_->missing() != 0;) {
-    std::array<pollfd, 2> fds = {pollfd{link_.in(), POLLIN, 0}, pollfd{desk_->descriptor(), POLLIN, 0}};
-    if (::poll(fds.data(), fds.size(), kBeatMs) == 0) CKPT_TRY(link_.send(Kind::kAlive));
+  uint64_t heard_us = monotonic_us(), said_us = heard_us;
+  while (stage_->missing() != 0) {
+    std::array<pollfd, 3> fds = {pollfd{link_.in(), POLLIN, 0}, pollfd{desk_->descriptor(), POLLIN, 0},
+                                 pollfd{signals.fd(), POLLIN, 0}};
+    (void)::poll(fds.data(), fds.size(), static_cast<int>(kBeatUs / 1000));
+    while (const int signal = signals.next()) {
+      if (signal != SIGCHLD) return fail(Code::kInterrupted, "", "interrupted");
+    }
+    CKPT_TRY(beat(said_us, kBeatUs));
     if (fds[1].revents != 0) CKPT_TRY(hear_desk());
     CKPT_TRY(check_daemon());
     if (monotonic_us() - heard_us > link_.silence_us())
@@ -179,12 +188,10 @@ Result<void> Receiver::await_pages() {
 }
 
 /// Part of a memory is none: what runs here ends before it finds that out, and those at the source stay as they were.
-void Receiver::lose(const Error& reason) {
+void Receiver::lose() {
   const bool ended = migrate::end_all(processes_, namespaces_) == migrate::Verdict::kNot;
   if (ended) (void)migrate::conclude(hello_.id, migrate::Verdict::kLost);
   desk_->give_up();
-  const std::string text = migrate::to_json(reason);
-  (void)link_.send(Kind::kNot, as_bytes(text).first(std::min(text.size(), migrate::Link::kMostPayload)));
 }
 
 /// A restore that waits for pages can do nothing else: none that come for too long is an error.

@@ -33,15 +33,16 @@ class Receiver {
   Result<bool> hear_gate();
   Result<void> hear_source();
   Result<bool> look_back(CkptRun& restore);
-  Result<void> finish(CkptRun& restore);
+  Result<void> finish(CkptRun& restore, SignalQueue& signals);
   Result<void> check_room() const;
   bool lazy() const { return hello_.wishes.lazy_silence_us != 0; }
   Result<void> hear_desk();
   Result<void> take_later(const migrate::Frame& frame);
-  Result<void> await_pages();
+  Result<void> await_pages(SignalQueue& signals);
+  Result<void> beat(uint64_t& said_us, uint64_t every_us);
   Result<void> await_memory();
   Result<void> check_daemon() const;
-  void lose(const Error& reason);
+  void lose();
   Result<void> check_silence(bool heard);
   void part();
 

@@ -78,10 +78,12 @@ void print_findings(Console& out, const Outcome& outcome) {
 
 Result<void> verify_image(Context& context, const std::filesystem::path& dir, const VerifyImageOptions& options) {
   Stopwatch watch;
-  CKPT_TRY_ASSIGN(Outcome outcome, examine(context, dir));
-  if (options.rehearse && outcome.findings.empty()) {
+  if (options.rehearse) {
     CKPT_TRY(check_trust(dir, options.trust));
     CKPT_TRY(fetch_from_elsewhere(dir));
+  }
+  CKPT_TRY_ASSIGN(Outcome outcome, examine(context, dir));
+  if (options.rehearse && outcome.findings.empty()) {
     const auto trust = options.trust ? store::Trust::kAnybody : store::Trust::kOwn;
     CKPT_TRY_ASSIGN(outcome.rehearsal, engine::rehearse(dir, trust, context.cancel));
   }

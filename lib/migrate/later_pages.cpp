@@ -27,14 +27,11 @@ Result<void> LaterPages::announce(const std::filesystem::path& path, Link& link)
   return {};
 }
 
-Result<void> LaterPages::want(const Frame& frame) {
+Result<void> LaterPages::send_wanted(const Frame& frame, Link& link) {
   const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& one) { return one.name == frame.name; });
   if (file == files_.end() || frame.offset % kUnitSize != 0 || frame.offset >= file->size || !frame.payload.empty())
     return fail(Code::kCorrupt, "the receiver", "wants what was not announced");
-  constexpr size_t kMostWanted = 1 << 16;  // no more threads than that ask there
-  if (wanted_.size() == kMostWanted) return fail(Code::kCorrupt, "the receiver", "wants too much at once");
-  wanted_.push_back({static_cast<size_t>(file - files_.begin()), frame.offset / kUnitSize});
-  return {};
+  return send({static_cast<size_t>(file - files_.begin()), frame.offset / kUnitSize}, link);
 }
 
 Result<void> LaterPages::send(const Unit& unit, Link& link) {
@@ -50,20 +47,7 @@ Result<void> LaterPages::send(const Unit& unit, Link& link) {
   return link.send(Kind::kData, bytes, file.name, offset);
 }
 
-Result<void> LaterPages::send_wanted(Link& link) {
-  while (!wanted_.empty()) {
-    const Unit unit = wanted_.front();
-    wanted_.pop_front();
-    CKPT_TRY(send(unit, link));
-  }
-  return {};
-}
-
 Result<bool> LaterPages::send_next(Link& link) {
-  if (!wanted_.empty()) {
-    CKPT_TRY(send_wanted(link));
-    return true;
-  }
   for (; next_.file < files_.size(); ++next_.file, next_.number = 0) {
     const File& file = files_[next_.file];
     while (next_.number < file.sent.size() && file.sent[next_.number]) ++next_.number;

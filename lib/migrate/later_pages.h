@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -25,11 +24,9 @@ class LaterPages {
  public:
   /// Announces a file of the image, which is not to change any more.
   Result<void> announce(const std::filesystem::path& path, Link& link);
-  /// A frame kWant; what has been sent is on its way. kCorrupt.
-  Result<void> want(const Frame& frame);
-  /// What is wanted.
-  Result<void> send_wanted(Link& link);
-  /// What is wanted, or else what comes next. Nothing is left to be sent: false.
+  /// What a frame kWant asks for; what has been sent is on its way. kCorrupt.
+  Result<void> send_wanted(const Frame& frame, Link& link);
+  /// What comes next. Nothing is left to be sent: false.
   Result<bool> send_next(Link& link);
 
  private:
@@ -45,7 +42,6 @@ class LaterPages {
   Result<void> send(const Unit& unit, Link& link);
 
   std::vector<File> files_;
-  std::deque<Unit> wanted_;
   Unit next_;
 };
 

@@ -25,7 +25,7 @@ enum class Kind : uint8_t {
   kMade = 6,   ///< they are made, and stand still: JSON
   kGo = 7,     ///< let them go
   kRuns = 8,   ///< they have been let go
-  kNot = 9,    ///< it is over, and nothing was let go: JSON, an error
+  kNot = 9,    ///< it is over: before `kRuns` nothing was let go, after it pages are lost; JSON, an error
   kAlive = 10, ///< still at work
   kDone = 11,  ///< the source has ended
   kLater = 12, ///< of a file of pages: its size as the offset; its bytes come by units, in any order

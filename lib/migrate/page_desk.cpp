@@ -18,6 +18,7 @@
 
 #include "lib/base/fd_message.h"
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/virtual_file.h"
 #include "lib/migrate/later_pages.h"
 
@@ -37,13 +38,6 @@ Result<SharedPages*> map_shared(int fd) {
   void* const at = ::mmap(nullptr, sizeof(SharedPages), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return sys_error("memory of the pages that come", "cannot be mapped");
   return static_cast<SharedPages*>(at);
-}
-
-/// For a program that is started with it.
-Result<UniqueFd> inheritable(int fd) {
-  UniqueFd out(::fcntl(fd, F_DUPFD, STDERR_FILENO + 1));
-  if (!out) return sys_error("", "cannot copy a descriptor");
-  return out;
 }
 
 class ComingFile final : public io::VirtualFile {
@@ -68,10 +62,8 @@ Result<void> ComingFile::await(uint64_t offset, uint64_t size) const {
   PageQuestion ask;
   name_.copy(ask.file.data(), ask.file.size() - 1);
   ask.offset = offset, ask.size = size;
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return sys_error("", "cannot make a pair of sockets");
-  UniqueFd ours(ends[0]), theirs(ends[1]);
+  CKPT_TRY_ASSIGN(auto ends, make_socket_pair());
+  auto& [ours, theirs] = ends;
   const int fds[] = {theirs.get()};
   const bool asked = send_with_fds(asks_, {reinterpret_cast<const std::byte*>(&ask), sizeof ask}, fds) > 0;
   theirs.reset();
@@ -97,13 +89,17 @@ Result<void> ComingFile::read(uint64_t offset, MutableByteSpan out) const {
 
 }  // namespace
 
+Result<UniqueFd> inheritable(int fd) {
+  UniqueFd out(::fcntl(fd, F_DUPFD, STDERR_FILENO + 1));
+  if (!out) return sys_error("", "cannot copy a descriptor");
+  return out;
+}
+
 Result<PageDesk> PageDesk::open() {
   PageDesk out;
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return sys_error("", "cannot make a pair of sockets");
-  out.asks_.reset(ends[0]);
-  const UniqueFd theirs(ends[1]);
+  CKPT_TRY_ASSIGN(auto ends, make_socket_pair());
+  auto& [ours, theirs] = ends;
+  out.asks_ = std::move(ours);
   const UniqueFd memory(::memfd_create("ckpt-pages", MFD_CLOEXEC));
   if (!memory || ::ftruncate(memory.get(), sizeof(SharedPages)) != 0) return sys_error("", "cannot make memory");
   CKPT_TRY_ASSIGN(out.shared_, map_shared(memory.get()));

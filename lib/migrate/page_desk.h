@@ -22,6 +22,9 @@ struct SharedPages {
   TaskFate fate;
 };
 
+/// A copy without FD_CLOEXEC, for a program that is started with it.
+Result<UniqueFd> inheritable(int fd);
+
 /// In `ckpt receive`.
 class PageDesk {
  public:

@@ -59,7 +59,8 @@ Error Source::real_reason(Error error) {
   return error;
 }
 
-void Source::attach(engine::DumpOptions& options) {
+void Source::attach(engine::DumpOptions& options, ProgressSink& notes) {
+  notes_ = &notes;
   if (!lazy_) {
     options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {
       return send_pages(file, offset, data);
@@ -155,8 +156,7 @@ Result<void> Source::await_made() {
 /// Whether it was one; what it asks for has been sent.
 Result<bool> Source::hear_wants(const Frame& frame) {
   if (!lazy_ || frame.kind != Kind::kWant) return false;
-  CKPT_TRY(later_.want(frame));
-  CKPT_TRY(later_.send_wanted(connection_->link()));
+  CKPT_TRY(later_.send_wanted(frame, connection_->link()));
   return true;
 }
 
@@ -182,19 +182,15 @@ Result<void> Source::hand_over(const engine::HandOver& what) {
 Error Source::altered(Verdict verdict, const Error& reason) const {
   const std::string& peer = connection_->link().peer();
   const std::string which = fmt::format("(migration {})", id_);
-  if (verdict == Verdict::kLost) {
-    return Error(Code::kTargetAltered, peer,
-                 "the processes have run there, and were ended when the rest of their memory did not come " + which)
+  if (const bool ended = verdict == Verdict::kLost; ended || verdict == Verdict::kPartly) {
+    const std::string lacked = ended ? "were ended when the rest of their memory did not come "
+                                     : "not all of their memory has come ";
+    return Error(Code::kTargetAltered, peer, "the processes have run there, and " + lacked + which)
         .with_cause(reason.text())
         .with_target("stopped, as they were before they ran there")
-        .with_hint("kill -CONT has them go on from there, whatever was done meanwhile; kill -KILL ends them");
-  }
-  if (verdict == Verdict::kPartly) {
-    return Error(Code::kTargetAltered, peer,
-                 "the processes have run there, and not all of their memory has come " + which)
-        .with_cause(reason.text())
-        .with_target("stopped, as they were before they ran there")
-        .with_hint("end what is left of them there; then kill -CONT has these go on, whatever was done meanwhile");
+        .with_hint(ended ? "kill -CONT has them go on from there, whatever was done meanwhile; kill -KILL ends them"
+                         : "end what is left of them there; then kill -CONT has these go on, whatever was done "
+                           "meanwhile");
   }
   return Error(Code::kTargetAltered, peer, "cannot be asked whether the processes run there " + which)
       .with_cause(reason.text())
@@ -207,15 +203,11 @@ Result<void> Source::send_later() {
   Link& link = connection_->link();
   Stopwatch watch;
   const uint64_t before = link.sent();
-  uint64_t heard_us = monotonic_us();
   for (bool more = true;;) {
     if (more) {
       CKPT_TRY_ASSIGN(more, later_.send_next(link));
-      if (more) heard_us = monotonic_us();
     }
     if (more && !link.wait(0)) continue;
-    if (monotonic_us() - heard_us > link.silence_us())
-      return fail(Code::kBusy, link.peer(), "does not say that all has come");
     CKPT_TRY_ASSIGN(const Frame frame, link.receive());
     if (frame.kind == Kind::kAll) break;
     if (frame.kind == Kind::kNot) return parse_error(frame.text(), link.peer());
@@ -238,6 +230,7 @@ Result<Verdict> Source::await_verdict(uint64_t frozen_at_us, Error& reason) {
     }
     if (frame->kind == Kind::kRuns && lazy_) {
       report_.downtime_us = monotonic_us() - frozen_at_us;
+      notes_->note("the processes run there; until the rest of their memory has come this cannot be stopped any more");
       auto all = send_later();
       if (all) return Verdict::kRuns;
       reason = std::move(all).error();

@@ -10,6 +10,7 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/digest.h"
+#include "lib/base/progress.h"
 #include "lib/base/result.h"
 #include "lib/engine/dump.h"
 #include "lib/migrate/connection.h"
@@ -37,8 +38,8 @@ class Source {
   Source& operator=(const Source&) = delete;
 
   /// For a dump that ends the tree: where its pages, its other files go, and what comes before the end. This object
-  /// has to outlive it.
-  void attach(engine::DumpOptions& options);
+  /// has to outlive it, and `notes` this.
+  void attach(engine::DumpOptions& options, ProgressSink& notes);
   /// The tree has ended.
   void finish();
   const Report& report() const { return report_; }
@@ -77,6 +78,7 @@ class Source {
   std::map<std::string, Sent> pages_;
   const bool lazy_;
   LaterPages later_;  ///< where it is lazy
+  ProgressSink* notes_ = &null_progress();
   Report report_;
 };
 

@@ -16,6 +16,7 @@
 #include "lib/base/io.h"
 #include "lib/base/pipe.h"
 #include "lib/base/text.h"
+#include "lib/base/threads.h"
 #include "lib/migrate/later_pages.h"
 #include "lib/proc/memory_room.h"
 
@@ -55,7 +56,17 @@ bool is_file_name(const std::string& name) {
   ::_exit(0);
 }
 
-/// Nobody's child, so that nobody has to wait for it.
+Result<uint64_t> free_room(const fs::path& folder) {
+  struct statvfs room{};
+  if (::statvfs(folder.c_str(), &room) != 0) return sys_error(folder.string(), "cannot be asked for its room");
+  uint64_t out = uint64_t{room.f_bavail} * room.f_frsize;
+  if (!is_in_memory(folder)) return out;
+  for (const proc::MemoryRoom& memory : proc::read_memory_room(::getpid())) out = std::min(out, memory.bytes);
+  return out;
+}
+
+}  // namespace
+
 Result<UniqueFd> start_sweeper(const fs::path& folder) {
   CKPT_TRY_ASSIGN(auto ends, make_pipe());
   auto& [theirs, ours] = ends;
@@ -69,17 +80,6 @@ Result<UniqueFd> start_sweeper(const fs::path& folder) {
   }
   return std::move(ours);
 }
-
-Result<uint64_t> free_room(const fs::path& folder) {
-  struct statvfs room{};
-  if (::statvfs(folder.c_str(), &room) != 0) return sys_error(folder.string(), "cannot be asked for its room");
-  uint64_t out = uint64_t{room.f_bavail} * room.f_frsize;
-  if (!is_in_memory(folder)) return out;
-  for (const proc::MemoryRoom& memory : proc::read_memory_room(::getpid())) out = std::min(out, memory.bytes);
-  return out;
-}
-
-}  // namespace
 
 Result<Stage> Stage::make(const fs::path& where) {
   Stage out;
@@ -149,6 +149,11 @@ Result<void> Stage::put(const Frame& frame, File& file) {
   CKPT_TRY(io::pwrite_all(file.fd.get(), bytes, frame.offset, (path_ / frame.name).string()));
   there = true, missing_ -= bytes.size();
   return {};
+}
+
+bool Stage::is_later(const std::string& name) const {
+  const auto found = files_.find(name);
+  return found != files_.end() && found->second.later;
 }
 
 Result<bool> Stage::has(const std::string& name, uint64_t offset, uint64_t size,

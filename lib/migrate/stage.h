@@ -16,6 +16,10 @@
 
 namespace ckpt::migrate {
 
+/// Nobody's child, which outlives this process: should this one, and who was forked from it since, have ended without
+/// a byte to the descriptor, it removes the folder.
+Result<UniqueFd> start_sweeper(const std::filesystem::path& folder);
+
 /// A folder of its own below `where`, on tmpfs where that is empty. It goes with this object; should this process be
 /// killed, a small one that outlives it removes it.
 class Stage {
@@ -30,6 +34,8 @@ class Stage {
   Result<void> take(const Frame& frame);
   /// Once nothing more comes but what was announced for later: is each file whole? kCorrupt.
   Result<void> finish();
+  /// It was announced with kLater.
+  bool is_later(const std::string& name) const;
   /// Whether the units of [offset, offset + size) of a file that was announced have come: calls `missing(offset)` for
   /// each that has not. kCorrupt: it has no such bytes.
   Result<bool> has(const std::string& name, uint64_t offset, uint64_t size,

@@ -1,7 +1,6 @@
 #include "lib/migrate/watchdog.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 #include "lib/base/fd_message.h"
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
+#include "lib/proc/background.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::migrate {
@@ -88,17 +88,8 @@ void resolve(const Remote& remote, const std::string& id, const std::vector<Kept
 }
 
 [[noreturn]] void live(int channel, const Remote& remote, const std::string& id) {
-  ::prctl(PR_SET_NAME, "ckpt-watchdog", 0, 0, 0);
-  ::setsid();
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);
-  constexpr int kPlace = 3;
-  if (channel != kPlace) ::dup3(channel, kPlace, O_CLOEXEC);
-  io::close_descriptors(kPlace + 1);
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
-  ::close(null);
-  serve(kPlace, remote, id);
+  serve(proc::become_background("ckpt-watchdog", channel), remote, id);
 }
 
 }  // namespace

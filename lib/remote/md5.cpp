@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
-#include <algorithm>
-#include <charconv>
+#include <vector>
+
+#include "lib/base/hex.h"
 
 namespace ckpt::remote {
 
 namespace {
 
-constexpr size_t kDigits = 32;
-
-bool is_hex(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
+constexpr size_t kDigits = 2 * sizeof(Md5);
 
 }  // namespace
 
@@ -24,11 +23,7 @@ std::optional<Md5> md5_of(ByteSpan bytes) {
   return out;
 }
 
-std::string hex(const Md5& md5) {
-  std::string out;
-  for (const unsigned char byte : md5) out += fmt::format("{:02x}", byte);
-  return out;
-}
+std::string hex(const Md5& md5) { return bytes_to_hex(std::as_bytes(std::span(md5))); }
 
 std::string base64(const Md5& md5) {
   unsigned char text[4 * ((sizeof(Md5) + 2) / 3) + 1];
@@ -44,23 +39,20 @@ std::string without_quotes(const std::string& etag) {
 
 bool looks_like_md5(const std::string& etag) {
   const std::string_view text = etag, digits = text.substr(0, kDigits), rest = text.substr(digits.size());
-  if (digits.size() != kDigits || !is_hex(digits)) return false;
+  if (!is_hex(digits, kDigits)) return false;
   return rest.empty() ||
          (rest.size() > 1 && rest[0] == '-' && rest.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
 std::string etag_of_parts(std::span<const std::string> parts) {
-  std::string all;
+  std::vector<std::byte> all;
   for (const std::string& part : parts) {
-    const std::string etag = without_quotes(part);
-    if (etag.size() != kDigits || !is_hex(etag)) return "";
-    for (size_t i = 0; i < kDigits; i += 2) {
-      unsigned char byte = 0;
-      std::from_chars(etag.data() + i, etag.data() + i + 2, byte, 16);
-      all += static_cast<char>(byte);
-    }
+    Md5 one;
+    if (!bytes_of_hex(without_quotes(part), std::as_writable_bytes(std::span(one)))) return "";
+    const auto bytes = std::as_bytes(std::span(one));
+    all.insert(all.end(), bytes.begin(), bytes.end());
   }
-  const auto md5 = md5_of(as_bytes(all));
+  const auto md5 = md5_of(all);
   return md5 ? fmt::format("{}-{}", hex(*md5), parts.size()) : "";
 }
 

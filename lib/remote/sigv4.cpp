@@ -6,6 +6,7 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/digest.h"
+#include "lib/base/hex.h"
 #include "lib/remote/url.h"
 
 namespace ckpt::remote {
@@ -18,12 +19,6 @@ std::string hmac(const std::string& key, const std::string& text) {
   HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()),
        text.size(), out, &size);
   return {reinterpret_cast<char*>(out), size};
-}
-
-std::string hex(const std::string& bytes) {
-  std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
 }
 
 std::string time_text(std::time_t now) {
@@ -70,7 +65,7 @@ std::vector<std::string> sign_v4(const SignRequest& request, const AwsCredential
   for (const std::string& part : {day, request.region, request.service, std::string("aws4_request")})
     key = hmac(key, part);
   out.push_back(fmt::format("Authorization: AWS4-HMAC-SHA256 Credential={}/{}, SignedHeaders={}, Signature={}",
-                            credentials.key_id, scope, names, hex(hmac(key, to_sign))));
+                            credentials.key_id, scope, names, bytes_to_hex(as_bytes(hmac(key, to_sign)))));
   return out;
 }
 

@@ -160,12 +160,19 @@ Result<void> Upload::commit(const std::string& last) {
   if (done) done = publish_all(options_.one_file ? "" : last);
   if (!done) {
     Error failed = roll_back_because(std::move(done).error());
-    if (!there_.empty()) failed = std::move(failed).with_cause("what was there before has been removed, or part of it");
+    if (removed_ != 0) failed = std::move(failed).with_cause("what was there before has been removed, or part of it");
     return failed;
   }
   committed_ = true;
   drop_journal();
   return {};
+}
+
+/// Of a server that does not answer nobody knows what it has done.
+Result<void> Upload::remove_what_was_there(const std::string& name) {
+  auto done = backend_->remove(name);
+  if (done || done.error().code == Code::kIo) ++removed_;
+  return done;
 }
 
 /// Objects that are not replaced under their own names are removed; those that make a checkpoint of the rest first.
@@ -176,8 +183,7 @@ Result<void> Upload::replace_what_is_there() {
     WorkerPool pool(kThreads);
     for (const Object& object : there_) {
       if (describes_others(object.name) != describing) continue;
-      const std::string& name = object.name;
-      if (!pool.submit([this, &name] { return backend_->remove(name); })) break;
+      if (!pool.submit([this, &object] { return remove_what_was_there(object.name); })) break;
     }
     CKPT_TRY(pool.finish());
   }

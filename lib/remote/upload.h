@@ -1,6 +1,7 @@
 // Files that become objects together: they are uploaded in parts while they are written, and appear by `commit`.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -87,6 +88,7 @@ class Upload final : public io::StagedOutput {
   Result<void> write_down();
   bool keeps(const Staged& staged) const;
   Result<void> replace_what_is_there();
+  Result<void> remove_what_was_there(const std::string& name);
   Result<void> publish(Staged& staged);
   void drop_journal();
   Result<void> publish_all(const std::string& last);
@@ -98,6 +100,7 @@ class Upload final : public io::StagedOutput {
   const Cancel* cancel_;
   std::unique_ptr<WritableBackend> backend_;
   std::vector<Object> there_;  ///< what `commit` replaces
+  std::atomic<size_t> removed_{0};  ///< of them, or perhaps
   std::vector<UploadJournal::File> earlier_;  ///< what another attempt has finished
   std::vector<UploadJournal::File> replaced_; ///< the same of another plan
   std::vector<Object> completed_;             ///< of these, what appeared before it ended

@@ -12,8 +12,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import become_subreaper
-from migrate_peer import Peer, state_of, wait_until
+from harness import Failure, become_subreaper, state_of, wait_until
+from migrate_peer import Peer
 from prompt import CKPT, main, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -33,6 +33,17 @@ def migrate(pid, *options, what="-", new_pidns=True, **changed):
     return subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
 
+def arrived(peer, report):
+    """It goes on there, and there alone; the image that was kept is whole."""
+    if peer.all() != [report["pid_outside_there"]] or report["pid_there"] != peer.pid:
+        yield f"{peer.all()}, {report}"
+    if problem := peer.problem():
+        yield problem
+    verified = run("verify", "kept", "--quiet")
+    if verified.returncode != 0:
+        yield f"the image that was kept: {verified.stderr}"
+
+
 def moves():
     """To the other end, with the same memory; the source has ended, and nothing is left."""
     with Peer(8) as peer:
@@ -41,17 +52,11 @@ def moves():
             yield f"exit {done.returncode}: {done.stderr}"
             return
         report = json.loads(done.stdout)
-        if state_of(peer.pid) not in (None, "Z"):
+        if state_of(peer.pid) not in ("", "Z"):
             yield "the source has not ended"
         if len(report["rounds"]) != 2 or report["bytes_sent"] < 8 << 20 or not 0 < report["downtime_us"] < 20_000_000:
             yield f"report: {report}"
-        if peer.all() != [report["pid_outside_there"]] or report["pid_there"] != peer.pid:
-            yield f"{peer.all()}, {report}"
-        if problem := peer.problem():
-            yield problem
-        verified = run("verify", "kept", "--quiet")
-        if verified.returncode != 0:
-            yield f"the image that was kept: {verified.stderr}"
+        yield from arrived(peer, report)
 
 
 def moves_by_words():
@@ -92,7 +97,7 @@ def survives():
                 yield f"{name}: nothing was killed: {done.stderr}"
             try:  # what outlives the killed ones needs a moment
                 wait_until(lambda: len(peer.all()) == 1, "one is left", 15)
-            except TimeoutError:
+            except Failure:
                 yield f"{name}: {[(pid, state_of(pid)) for pid in peer.all()]}: exit {done.returncode}: {done.stderr}"
             if problem := peer.problem():
                 yield f"{name}: {problem}: exit {done.returncode}: {done.stderr}"
@@ -135,7 +140,7 @@ def random_moments():
                 front.wait(60)
             try:
                 wait_until(lambda: len(peer.all()) == 1, "one is left", 30)
-            except TimeoutError:
+            except Failure:
                 yield f"{number}: {[(pid, state_of(pid)) for pid in peer.all()]}"
             if problem := peer.problem():
                 with open("err", encoding="utf-8") as err:
@@ -178,13 +183,7 @@ def moves_lazily():
         report = json.loads(out)
         if not report["lazy"] or report["bytes_later"] < 7 << 20 or report["later_us"] < 500_000 or report["downtime_us"] > report["later_us"]:
             yield f"report: {report}"
-        if peer.all() != [report["pid_outside_there"]]:
-            yield f"{peer.all()}, {report}"
-        if problem := peer.problem():
-            yield problem
-        verified = run("verify", "kept", "--quiet")
-        if verified.returncode != 0:
-            yield f"the image that was kept: {verified.stderr}"
+        yield from arrived(peer, report)
         wait_until(lambda: not glob.glob("/dev/shm/.ckpt-receive-*"), "nothing is left")
 
 
@@ -207,7 +206,16 @@ LAZY_CASES = [
     ("link", "to", "data", "amid", 20, "stopped"), ("link", "from", "runs", "after", 1, "stopped"), ("worker", "to", "data", "after", 20, "stopped"),
     ("receiver", "from", "runs", "after", 1, "stopped"), ("link", "from", "all", "before", 1, "there"), ("receiver", "from", "all", "before", 1, "there"), ("worker", "from", "all", "before", 1, "there"),
     ("worker", "from", "all", "after", 1, "there"), ("daemon", "to", "data", "after", 30, "stopped"),
+    ("front", "to", "data", "after", 20, "there"),
 ]
+
+
+def receiver_said(name, done):
+    """It has ended what it had made; its source cannot tell of that."""
+    with open("hit", encoding="ascii") as stream:
+        _, status = os.waitpid(int(stream.read()), 0)
+    if os.waitstatus_to_exitcode(status) not in (1, 8) or "the source: has ended the connection" not in done.stderr:
+        yield f"{name}: the receiver ends with {status:#x}: {done.stderr}"
 
 
 def survives_lazily():
@@ -222,11 +230,15 @@ def survives_lazily():
                 yield f"{name}: nothing was killed: {done.stderr}"
             try:
                 wait_until(lambda: len(peer.all()) == 1, "one is left", 20)
-            except TimeoutError:
+            except Failure:
                 yield f"{name}: {[(pid, state_of(pid)) for pid in peer.all()]}: exit {done.returncode}: {done.stderr}"
             if who == "stopped":
-                if peer.all() != [peer.pid] or state_of(peer.pid) != "T":
+                try:
+                    wait_until(lambda: peer.all() == [peer.pid] and state_of(peer.pid) == "T", "it is stopped", 20)  # the signal may wait for a processor
+                except Failure:
                     yield f"{name}: {[(pid, state_of(pid)) for pid in peer.all()]}: exit {done.returncode}: {done.stderr}"
+                if victim == "link" and side == "to":
+                    yield from receiver_said(name, done)
                 if victim != "worker" and (done.returncode != 10 or "kill -CONT" not in done.stderr or "stopped" not in done.stderr):
                     yield f"{name}: exit {done.returncode}: {done.stderr}"
             else:
@@ -239,6 +251,14 @@ def survives_lazily():
 
 def loses_all():
     """Whoever came from them there, and is nobody's child any more, ends with them: before "lost" is said."""
+    for name, word, number in (("link", f"{HERE}/migrate_link.py", signal.SIGKILL), ("receiver", "receive", signal.SIGTERM)):
+        os.mkdir(name)
+        os.chdir(name)
+        yield from (f"{name}: {problem}" for problem in loses_by(word, number))
+        os.chdir("..")
+
+
+def loses_by(word, number):
     with Peer(24) as peer:
         ssh = f"{sys.executable} {HERE}/migrate_link.py -"
         command = [CKPT, "migrate", "-p", str(peer.pid), "--to", "there", "--remote-ckpt", CKPT, "--ssh", ssh, "--new-pidns", "--lazy", "--bandwidth", "4M",
@@ -251,8 +271,8 @@ def loses_all():
             most = len(peer.all())
             for pid in descendants(moving.pid):
                 with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as line:
-                    if line.read().split(b"\0")[1:2] == [f"{HERE}/migrate_link.py".encode()]:
-                        os.kill(pid, signal.SIGKILL)
+                    if line.read().split(b"\0")[1:2] == [word.encode()]:
+                        os.kill(pid, number)
             _, err = moving.communicate(timeout=60)
         if most <= 4 or moving.returncode != 10 or "were ended" not in err:
             yield f"{most} there, exit {moving.returncode}: {err}"
@@ -334,6 +354,7 @@ def forged():
         "a unit twice": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x" * 9 + XXH3_OF_X9, b"pages") * 2, "comes again"),
         "another unit than its digest": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"y" * 9 + XXH3_OF_X9, b"pages"), "not arrived"),
         "a unit without a digest": (lazy() + frame("later", b"", b"pages", 9) + frame("data", b"x" * 9, b"pages"), "other units"),
+        "another file later, after all": (lazy() + frame("later", b"", b"pages", 9) + frame("make") + frame("data", b"x", b"other"), "was not announced"),
         "more memory than there is": (hello(memory=1 << 60), "the processes have"),
         "cut in a frame": (hello() + data[:40], "middle of a frame"),
         "cut after a frame": (hello() + data, "ended the connection"),
@@ -359,11 +380,13 @@ def start_receiver(stream):
 
 
 def leaves_nothing():
-    """Of all of the above."""
+    """Of all of the above: neither the receivers' images nor the sources'."""
+    def left():
+        return glob.glob("/dev/shm/.ckpt-receive-*") + glob.glob("/dev/shm/ckpt-url-*")
     try:
-        wait_until(lambda: not glob.glob("/dev/shm/.ckpt-receive-*"), "nothing is left", 10)
-    except TimeoutError:
-        yield f"{glob.glob('/dev/shm/.ckpt-receive-*')}"
+        wait_until(lambda: not left(), "nothing is left", 10)
+    except Failure:
+        yield f"{left()}"
 
 
 if os.geteuid() != 0:

@@ -4,7 +4,7 @@
 usage: migrate_link.py WHAT HOST COMMAND... WHAT: "-", or VICTIM:SIDE:KIND:WHEN[:N]: at the N-th frame KIND of SIDE ("to" or "from" the
 receiver), "before" or "after" it is passed on (or "amid": half of it is), the victim gets a SIGKILL: "receiver" (its front), "receivers" (and
 the restore), "front", "worker" (of ckpt migrate), "link" (this), all of which end the stream, or "daemon" (of lazy pages, of what the
-file "count" in this folder is the count of). Only once for a folder: the file "hit" says so.
+file "count" in this folder is the count of). Only once for a folder: the file "hit" says so, with the pid of the receiver (its front).
 """
 import os
 import signal
@@ -90,8 +90,8 @@ class Link:
     def hit(self):
         victims = self.victims(self.plan[0])
         self.plan = None
-        with open("hit", "w", encoding="ascii"):
-            pass
+        with open("hit", "w", encoding="ascii") as stream:
+            stream.write(str(self.receiver.pid))
         for pid in victims:
             try:
                 os.kill(pid, signal.SIGKILL)

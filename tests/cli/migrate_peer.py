@@ -2,27 +2,11 @@
 import os
 import signal
 import subprocess
-import time
 
+from harness import Failure, state_of, wait_until
 from prompt import CKPT
 
 PEER = os.path.join(os.path.dirname(CKPT), "migrate_peer")
-
-
-def state_of(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
-
-
-def wait_until(condition, what, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(what)
-        time.sleep(0.005)
 
 
 class Peer:
@@ -62,7 +46,7 @@ class Peer:
                         words = stream.read().split(b"\0")
                 except OSError:
                     continue
-                if words[0] == PEER.encode() and words[1:2] == [self.file.encode()] and state_of(entry) not in (None, "Z", "X"):
+                if words[0] == PEER.encode() and words[1:2] == [self.file.encode()] and state_of(entry) not in ("", "Z", "X"):
                     out.append(int(entry))
         return out
 
@@ -71,7 +55,7 @@ class Peer:
         before = self.count()
         try:
             wait_until(lambda: self.count() > before + 5, "somebody counts", 10)
-        except TimeoutError:
+        except Failure:
             return f"nobody counts: {[(pid, state_of(pid)) for pid in self.all()]}"
         if os.path.exists(self.file + ".bad"):
             with open(self.file + ".bad", encoding="ascii") as stream:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import become_subreaper
-from migrate_peer import Peer, state_of, wait_until
+from harness import become_subreaper, state_of, wait_until
+from migrate_peer import Peer
 from prompt import CKPT, main
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")

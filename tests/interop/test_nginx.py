@@ -23,7 +23,7 @@ from contract import free_port, nginx_configuration, started  # noqa: E402
 PLACES = """
 location /slow/ { alias ROOT/; limit_rate 4m; }
 location /slower/ { alias ROOT/; limit_rate 1m; access_log BASE/access.log; }
-location /once/ { alias ROOT/; limit_req zone=few nodelay; limit_req_status 503; }
+location /once/ { alias ROOT/; limit_req zone=few nodelay; limit_req_status 503; access_log BASE/access.log; }
 location /busy/ { return 503; }
 location /norange/ { alias ROOT/; max_ranges 0; }
 location /moved/ { return 302 /plain/$uri_rest; }
@@ -89,7 +89,7 @@ def server(files, tmp_path_factory):
     places = PLACES.replace("ROOT", str(files)).replace("BASE", str(base)).replace("BACK", str(liar.port)).replace("$uri_rest", "m.safetensors")
     command = nginx_configuration(base, port, files, places)
     text = (base / "nginx.conf").read_text()
-    (base / "nginx.conf").write_text(text.replace("http {", "http { limit_req_zone $server_name zone=few:1m rate=5r/s;"))
+    (base / "nginx.conf").write_text(text.replace("http {", "http { limit_req_zone $binary_remote_addr zone=few:1m rate=50r/s;"))
     subprocess.run(["chmod", "-R", "a+rX", files], check=True)
     with started(command, port, base / "log"):
         liar.log = base / "access.log"
@@ -110,6 +110,8 @@ def test_what_is_right_all_the_same(server, files, place):
     run("verify", f"{server[0]}/{place}/m.safetensors", "--against", files / "m.safetensors")
     if place == "slow":
         assert time.monotonic() - begun > 0.3, "it was not slow"
+    if place == "once":
+        assert re.search(r'/once/[^"]*" 503 ', server[1].log.read_text()), "nothing was refused"
 
 
 def test_a_folder_and_a_conversion(server, files, tmp_path):

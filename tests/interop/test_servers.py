@@ -4,14 +4,17 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
+import sys
 import time
 
 import pytest
 from conftest import CKPT, fixture
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "remote"))
+from contract import free_port, program, started  # noqa: E402
+
 KEY, SECRET = "AKIDEXAMPLEKEY", "secret/with+signs="
 UPLOAD = """
 import os, sys, boto3
@@ -41,19 +44,12 @@ def checkpoints(tmp_path_factory):
 
 
 def nginx_program():
-    found = os.environ.get("CKPT_NGINX") or shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    return found or pytest.skip("nginx is not installed")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    return program("nginx") or pytest.skip("nginx is not installed")
 
 
 @pytest.fixture(params=["moto", "rclone"])
 def server(request, python, checkpoints, tmp_path):
-    port, url = free_port(), ""
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     tools = pathlib.Path(python).parent
     if request.param == "moto":
@@ -61,22 +57,9 @@ def server(request, python, checkpoints, tmp_path):
     else:
         (tmp_path / "store").mkdir()
         command = [tools / "rclone", "serve", "s3", "--config", "", "--auth-key", f"{KEY},{SECRET}", "--addr", f"127.0.0.1:{port}", tmp_path / "store"]
-    with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()
-                time.sleep(0.05)
+    with started(command, port, tmp_path / "log"):
         subprocess.run([python, "-c", UPLOAD, url, KEY, SECRET, checkpoints], check=True)
         yield request.param, {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
-    finally:
-        process.kill()
-        process.wait()
 
 
 def run(env, *args, code=0):

@@ -120,6 +120,8 @@ class Images(unittest.TestCase):
     def test_it_is_rehearsed(self):
         """In namespaces of which none has a network."""
         self.assertIn("--trust", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", code=5))
+        asked = [path for command, path in self.server.http.requests if command == "GET"]
+        self.assertFalse([path for path in asked if "/pages" in path], "the image is read before it is refused")
         self.assertIn("would be restored as it was", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", "--trust"))
 
     def test_a_chain_becomes_one(self):
@@ -359,7 +361,8 @@ class Images(unittest.TestCase):
         self.assertFalse(os.path.exists(f"/proc/{self.pid}"))
 
     def test_what_is_refused_by_name(self):
-        self.run_ckpt("restore", "-f", "s3://bucket/x/b", "--trust", "--copies", "2", "--new-pidns", "-d", code=6)
+        copies = ["--copies", "2", "--new-pidns", "-d"]
+        self.assertIn("copies cannot share", self.run_ckpt("restore", "-f", "s3://bucket/x/b", "--trust", *copies, code=6))
         self.assertIn("on this host", self.run_ckpt("rm", "s3://bucket/x/b", code=6))
 
 

@@ -135,7 +135,8 @@ ReplayPlan plan_replay(const ReplayProblem& problem) { return Planner(problem).p
 
 namespace {
 
-/// Of all launches of a process: they are for people, and the manifest has a largest size.
+/// Of all launches of a process: they are for people, and the manifest has a largest size. `inspect --graph` says how
+/// many it draws without.
 constexpr size_t kMostRanges = 200'000;
 
 std::vector<store::DeviceRange> stored(const std::vector<device::Range>& ranges) {
