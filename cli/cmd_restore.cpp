@@ -202,6 +202,8 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
   if (manifest) {
     CKPT_TRY_ASSIGN(plan, engine::plan_namespaces(*manifest, flags.placement));
   }
+  if (!flags.options.files_root.empty() && (plan.make.count("mnt") != 0 || plan.join.count("mnt") != 0))
+    return fail(Code::kUnsupported, "--files-root", "leads nowhere in the mount namespace that the processes get");
   if (flags.options.new_pid_namespace && !plan.empty()) {
     if (plan.join.count("pid") != 0 || flags.placement.into != 0)
       return fail(Code::kUsage, "--new-pidns", "and a pid namespace that is there exclude each other");
@@ -237,10 +239,6 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
   return apart ? restore_apart(flags, context) : restore_here(flags, context);
 }
 
-}  // namespace
-
-namespace {
-
 /// Member N restores the part of rank N.
 Result<void> run_restore_together(RestoreFlags& flags, Context& context) {
   if (flags.options.dry_run || !flags.options.pidfile.empty() || flags.copies.count != 0)
@@ -273,10 +271,6 @@ Result<void> parse_joins(const std::vector<std::string>& words, engine::Placemen
   }
   return {};
 }
-
-}  // namespace
-
-namespace {
 
 /// The folder itself may lie behind a link; nothing below it does.
 Result<void> find_files_root(std::filesystem::path& root) {

@@ -79,8 +79,11 @@ Result<state::FileContents> parse_files(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (word == "written") out.written = true;
     else if (word == "open") out.open = true;
-    else if (word.starts_with("/")) out.paths.push_back(word);
-    else return fail(Code::kUsage, "--files " + word, "is neither written, nor open, nor an absolute path");
+    else if (!word.starts_with("/"))
+      return fail(Code::kUsage, "--files " + word, "is neither written, nor open, nor an absolute path");
+    else if (std::filesystem::path(word).lexically_normal().string() != word)  // restore would not find it so
+      return fail(Code::kUsage, "--files " + word, "is not written as plainly as it could be (without //, . and ..)");
+    else out.paths.push_back(word);
   }
   return out;
 }

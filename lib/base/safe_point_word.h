@@ -13,7 +13,7 @@ inline constexpr uint32_t kSafePointVersion = 1;
 
 /// Its layout is what libraries and ckpts of different versions have in common.
 struct alignas(64) SafePointWord {
-  char magic[16] = {};      ///< once the program has come to a safe point
+  char magic[16] = {};      ///< once the library is loaded: `pid` says that the program has come to a safe point
   uint32_t version = 0;
   uint32_t pid = 0;         ///< as the process sees itself: a child that has come to none yet has its parent's word
   uint64_t calls = 0;       ///< safe points come to, by the program

@@ -52,6 +52,10 @@ void find_landlock_domains(const std::vector<capture::Member>& members, capture:
     if (members[i].entry.zombie) continue;
     auto found = proc::is_in_landlock_domain(members[i].entry.pid, members[i].pidfd.get());
     if (found && *found) inventory.block(i, "", capture::kLandlock);
+    if (found || found.error().code == Code::kNotFound) continue;
+    inventory.notes.push_back("whether processes are in a Landlock domain cannot be told here: " +
+                              found.error().text());
+    return;
   }
 }
 

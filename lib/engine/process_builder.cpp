@@ -190,7 +190,9 @@ Result<void> ProcessBuilder::set_threads(const LabelChanges& labels) {
   ThreadBatches last(image_.threads.size());
   set_after_credentials(image_, last);
   set_timers(image_, area, last[0]);
-  return run_in_threads(image_, last, child_);
+  CKPT_TRY(run_in_threads(image_, last, child_));
+  tell_timer_ids(image_, last[0], progress_);
+  return {};
 }
 
 Result<void> ProcessBuilder::finish() {

@@ -66,7 +66,7 @@ RestoreReport describe(const store::ImageReader& image, const restore::Totals& t
 }
 
 /// In a job all are let go, or none is left.
-Result<void> release(restore::Rebuild& rebuild, Together* together) {
+Result<void> let_go(restore::Rebuild& rebuild, Together* together) {
   if (together == nullptr) return rebuild.release();
   CKPT_TRY(together->made());
   // Before a packet leaves anywhere: one that is dropped comes again much later.
@@ -79,6 +79,17 @@ Result<void> release(restore::Rebuild& rebuild, Together* together) {
   if (runs && !released) {
     for (const auto& process : built) ::kill(process.pid, SIGKILL);
   }
+  return released;
+}
+
+/// Files come first: no member of a job runs while another one's may still fail. A migration has its verdict by then:
+/// the source may have the same files, and would go on with them. `cancel`: until they are put back.
+Result<void> release(restore::Rebuild& rebuild, Together* together, ProgressSink& progress, const Cancel& cancel) {
+  CKPT_TRY_ASSIGN(const size_t files, rebuild.put_back_files(cancel));
+  Result<void> released = let_go(rebuild, together);
+  if (!released && files != 0)
+    progress.note(fmt::format("{} been put back, and {} as the image has {}", files == 1 ? "a file has" : "files have",
+                              files == 1 ? "stays" : "stay", files == 1 ? "it" : "them"));
   return released;
 }
 
@@ -152,6 +163,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   }
   if (!options.files_root.empty()) {
     store::TreeImage tree = image->manifest().tree;
+    if (restore::content_names(tree).empty())
+      return fail(Code::kUsage, "--files-root", "the image has the content of no file (dump --files takes it along)");
     restore::move_contents(tree, options.files_root.string());
     store::describe_anew(*image, std::move(tree));
   }
@@ -200,7 +213,9 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
       gpu_us = trace::phase(watch, "gpu");
     }
     if (options.may_run) CKPT_TRY(options.may_run(report.pid, report.pid_outside));
-    CKPT_TRY(release(*rebuild, options.together));
+    // Who has been given the processes of a migration makes them: the source has ended them by then.
+    const Cancel never;
+    CKPT_TRY(release(*rebuild, options.together, progress, options.may_run ? never : cancel));
     if (options.runs) options.runs();
     if (!devices.empty() && !image->manifest().tree.devices.empty()) {
       CKPT_TRY(devices.fill(*image, options.lazy, cancel));

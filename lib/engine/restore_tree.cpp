@@ -163,11 +163,15 @@ class WholeTree final : public Rebuild {
     return {};
   }
 
+  Result<size_t> put_back_files(const Cancel& cancel) override {
+    if (lazy_pages_) CKPT_TRY(lazy_pages_->await());
+    auto changed = put_back(reader_, files_.contents, progress_, cancel);
+    files_.contents.clear();
+    return changed;
+  }
+
   Result<void> settle() override {
     if (std::exchange(settled_, true)) return {};
-    // Last of all that may fail often: until here files are as they were.
-    CKPT_TRY(put_back(reader_, files_.contents, progress_, Cancel()));
-    files_.contents.clear();
     CKPT_TRY(ipc_.keep());
     CKPT_TRY(state::write_late_ipc_limit());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
@@ -182,7 +186,6 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> release() override {
-    if (lazy_pages_) CKPT_TRY(lazy_pages_->await());
     CKPT_TRY(settle());
     CKPT_TRY(release_all());
     tree_.released();

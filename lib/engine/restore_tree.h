@@ -1,6 +1,7 @@
 // Processes made from an image: a whole tree, with all threads.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -56,7 +57,10 @@ class Rebuild {
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;
-  /// The packet filter of the dump is removed; `settle` begins with it.
+  /// The last step that may often fail, and that changes files: once, after `build` and before all that follows. The
+  /// lazy-pages daemon serves, and the files whose content the image has have it. How many of them were changed.
+  virtual Result<size_t> put_back_files(const Cancel& cancel) = 0;
+  /// The packet filter of the dump is removed; `settle` does that, too.
   virtual Result<void> let_packets_pass() = 0;
   /// What is left to be put back once the processes stand as they were: timers that run, connections. `release` begins
   /// with it; once is enough.

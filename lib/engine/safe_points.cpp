@@ -157,7 +157,9 @@ Result<void> SafePoints::choose(bool agreed, uint64_t timeout_us, Together* toge
     CKPT_TRY_ASSIGN(const auto ack, tell(together, "ack", mine, timeout_us));
     if (is_agreed(ack)) return {};
   }
-  return too_slow();
+  return fail(Code::kBusy, "--safe-point",
+              fmt::format("the processes come to safe points faster than they can be told of one ({} attempts)",
+                          kMostBarrierRounds));
 }
 
 Result<bool> SafePoints::all_wait() const {

@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include "lib/base/unique_fd.h"
+#include "lib/proc/procfs.h"
 
 namespace ckpt::proc {
 
@@ -28,9 +29,16 @@ namespace {
   for (;;) ::syscall(SYS_pause);
 }
 
+/// A first child would be the init of a pid namespace that waits for one.
+bool may_make_processes() {
+  auto own = read_link(::getpid(), "ns/pid"), of_children = read_link(::getpid(), "ns/pid_for_children");
+  return own && of_children && *own == *of_children;
+}
+
 }  // namespace
 
 Result<WaitingChild> WaitingChild::start(const std::function<bool()>& become, const std::function<void()>& work) {
+  if (!may_make_processes()) return fail(Code::kUnsupported, "", "children would be in another pid namespace");
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd hears(ends[0]), tells(ends[1]);
@@ -43,7 +51,7 @@ Result<WaitingChild> WaitingChild::start(const std::function<bool()>& become, co
   ssize_t got = 0;
   while ((got = ::read(hears.get(), &done, 1)) < 0 && errno == EINTR) {
   }
-  if (got != 1 || done != 'y') return fail(Code::kPermission, "", "cannot make a process to compare others with");
+  if (got != 1 || done != 'y') return fail(Code::kPermission, "", "cannot make a process of its own");
   return out;
 }
 

@@ -11,7 +11,8 @@ namespace ckpt::proc {
 class WaitingChild {
  public:
   /// `become` runs in the child, a copy of a process that may have threads: plain system calls only. kPermission:
-  /// it returned false. The child ends with the thread that calls this, or when `work` is over, where there is any.
+  /// it returned false. kUnsupported: children would be in another pid namespace. The child ends with the thread that
+  /// calls this, or when `work` is over, where there is any.
   static Result<WaitingChild> start(const std::function<bool()>& become, const std::function<void()>& work = {});
   WaitingChild(WaitingChild&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
   WaitingChild& operator=(WaitingChild&&) = delete;

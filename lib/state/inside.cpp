@@ -1,5 +1,7 @@
 #include "lib/state/inside.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 
@@ -8,6 +10,7 @@
 #include "lib/proc/seccomp.h"
 #include "lib/state/attributes/capture.h"
 #include "lib/state/io_uring/capture.h"
+#include "lib/state/labels/capture.h"
 #include "lib/state/mappings/locks.h"
 #include "lib/state/memory_policies/capture.h"
 #include "lib/state/seccomp/capture.h"
@@ -34,14 +37,21 @@ int signal_for_batch(const std::vector<proc::Status>& threads) {
   return proc::CallBatch::choose_signal(threads[0].caught, threads[0].ignored, pending);
 }
 
-/// `untold`: set where nothing tells.
-Result<void> refuse_domains(int pid, const std::vector<proc::BatchedThread>& threads,
+/// `untold`: set where nothing tells. What the kernel's memory says goes before what threads were answered.
+Result<void> refuse_domains(const store::ProcessImage& image, const std::vector<proc::Status>& statuses,
+                            const std::vector<proc::BatchedThread>& threads,
                             const std::vector<LandlockQuestion>& asked, bool* untold) {
   bool free = true;
   for (size_t i = 0; i < threads.size(); ++i) free = free && asked[i].is_free(threads[i].calls);
   if (free) return {};
-  CKPT_TRY_ASSIGN(const bool told, settle_landlock(pid));
-  if (untold != nullptr) *untold = !told;
+  CKPT_TRY_ASSIGN(const bool told, settle_landlock(image.pid));
+  if (told) return {};
+  const auto own = read_labels(::getpid(), ::getpid());  // of the outsiders, too
+  for (size_t i = 0; i < threads.size(); ++i) {
+    const bool forbids_more = statuses[i].seccomp != 0 || !image.threads[i].labels.empty() || !own || !own->empty();
+    if (asked[i].is_bound(threads[i].calls, forbids_more)) return in_landlock_domain(image.pid);
+  }
+  if (untold != nullptr) *untold = true;
   return {};
 }
 
@@ -75,7 +85,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const FutureLockQuestion locks(calls, area);
   proc::CallBatch batch(area, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
-  CKPT_TRY(refuse_domains(image.pid, threads, asked_domains, untold));
+  CKPT_TRY(refuse_domains(image, statuses, threads, asked_domains, untold));
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
     CKPT_TRY(asked_rings[i].take(threads[i].calls, threads[i].tid, tree));

@@ -447,7 +447,8 @@ Result<Inventory> look_once(int root, std::vector<Member>& members, const Invent
     auto found = take_inventory(members, options);
     if (found || attempt == kAttempts || proc::has_ended(root)) return found;
     if (found.error().code == Code::kNotFound) continue;  // somebody has ended
-    if (found.error().code == Code::kPermission || ++errors == kErrors)
+    const Code code = found.error().code;
+    if (code == Code::kPermission || code == Code::kUsage || ++errors == kErrors)
       return found;  // else a descriptor may have become another one between two questions about it
     ::usleep(1000);
   }

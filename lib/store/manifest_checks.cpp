@@ -142,6 +142,9 @@ std::string check_relations(const Manifest& manifest) {
       faults.index(place, ".epoll", entry.process, tree.processes.size());
       faults.index(place, ".epoll", entry.descriptor, tree.descriptors.size());
     }
+    const auto& [microseconds, budget, preferred] = d.epoll.busy_poll;
+    if (microseconds > INT32_MAX || budget > UINT16_MAX || preferred > 1)
+      faults.note(place, ".epoll_busy_poll: is out of range");
     for (const FdSlot& slot : d.fds) faults.index(place, ".fds", slot.process, tree.processes.size());
   }
   for (size_t i = 0; i < tree.io_urings.size(); ++i) {

@@ -9,8 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import become_subreaper
-from migrate_peer import state_of, wait_until
+from harness import become_subreaper, state_of, wait_until
 from prompt import CKPT, main, run
 
 NOBODY = 65534
@@ -76,7 +75,7 @@ class Target:
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-        wait_until(lambda: state_of(self.pid) in (None, "Z"), "it has ended")
+        wait_until(lambda: state_of(self.pid) in ("", "Z"), "it has ended")
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -220,7 +219,7 @@ def leaves_alone():
 def elsewhere():
     """--files-root: below another folder, and what is there stays."""
     with Target() as target:
-        extra = os.path.abspath("extra file")
+        extra = os.path.abspath("extra [file]")
         with open(extra, "wb") as stream:
             stream.write(b"nobody has it open" * 10000)
         words = ["--files", "written", "--files", extra, "--files", target.path("giv*")]
@@ -251,6 +250,63 @@ def elsewhere():
             yield f"over its own newer log: exit {again.returncode}: {again.stderr}"
 
 
+def without_room():
+    """What could not be put back whole is named, and another attempt needs no --force."""
+    os.mkdir("small")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", "small"], check=True)
+    try:
+        with Target() as target:
+            large = os.path.abspath("large")
+            content = os.urandom(1 << 20)
+            with open(large, "wb") as stream:
+                stream.write(content)
+            done = run("dump", "-p", str(target.pid), "-f", "image", "--files", "written", "--files", large, "--quiet")
+            target.process.wait()
+            if done.returncode != 0:
+                yield f"dump: exit {done.returncode}: {done.stderr}"
+                return
+            root = os.path.abspath("small")
+            failed = restore("--files-root", "small")
+            said = ("large has the image's content in part", "other files have been put back")
+            if failed.returncode != 9 or any(text not in failed.stderr for text in said) or state_of(target.pid) not in ("", "Z"):
+                yield f"without room: exit {failed.returncode}, process {target.pid}: {state_of(target.pid)}: {failed.stderr}"
+            subprocess.run(["mount", "-o", "remount,size=64m", "small"], check=True)
+            done = restore("--files-root", "small")
+            if done.returncode != 0:
+                yield f"with room: exit {done.returncode}: {done.stderr}"
+                return
+            if not target.counts(root) or read(root + large) != content:
+                yield f"with room: {target.lines(root)[-30:]}"
+            yield from as_it_was(target, root)
+    finally:
+        subprocess.run(["umount", "small"], check=True)
+
+
+def has_no_root():
+    """--files-root wants files to put there, and a folder that the processes can have."""
+    with Target() as target:
+        os.mkdir("root")
+        for words, code, text in (([], 2, "content of no file"), (["--files", "open"], 6, "mount namespace")):
+            done = run("dump", "-p", str(target.pid), "-f", f"image{code}", "-R", *words, "--quiet")
+            into = ["--join-ns", f"mnt:{os.getpid()}"] if code == 6 else []
+            refused = run("restore", "-f", f"image{code}", "-d", "--dry-run", "--files-root", "root", *into)
+            if done.returncode != 0 or refused.returncode != code or text not in refused.stderr:
+                yield f"{words}: exit {done.returncode}, {refused.returncode}: {done.stderr} {refused.stderr}"
+
+
+def comes_back(target):
+    """After its files are gone."""
+    for name in FILES:
+        os.unlink(target.path(name))
+    done = restore()
+    if done.returncode != 0:
+        yield f"restore: exit {done.returncode}: {done.stderr}"
+        return
+    if not target.counts():
+        yield f"the log: {target.lines()[-30:]}"
+    yield from as_it_was(target)
+
+
 def increments():
     """After a pre-dump, of which one has the files and the other other ones."""
     with Target() as target:
@@ -261,17 +317,10 @@ def increments():
         if first.returncode != 0 or done.returncode != 0:
             yield f"exit {first.returncode}, {done.returncode}: {first.stderr} {done.stderr}"
             return
-        for name in FILES:
-            os.unlink(target.path(name))
-        done = restore()
-        if done.returncode != 0:
-            yield f"restore: exit {done.returncode}: {done.stderr}"
-            return
-        if not target.counts():
-            yield f"the log: {target.lines()[-30:]}"
-        if os.path.getsize(target.path("twin")) != 0:
+        problems = list(comes_back(target))
+        yield from problems
+        if not problems and os.path.getsize(target.path("twin")) != 0:
             yield "twin has the content of the pre-dump"
-        yield from as_it_was(target)
 
 
 def of_a_stranger():
@@ -309,17 +358,10 @@ def of_a_stranger():
         os.unlink("home/given")
         os.rmdir("home")
         os.rename("real", "home")
-        for name in FILES:
-            os.unlink(target.path(name))
-        done = restore()
-        if done.returncode != 0:
-            yield f"restore: exit {done.returncode}: {done.stderr}"
-            return
-        if not target.counts():
-            yield f"the log: {target.lines()[-30:]}"
-        if {os.stat(target.path(name)).st_uid for name in FILES} != {NOBODY}:
+        problems = list(comes_back(target))
+        yield from problems
+        if not problems and {os.stat(target.path(name)).st_uid for name in FILES} != {NOBODY}:
             yield "files are another user's"
-        yield from as_it_was(target)
 
 
 WRITER = """
@@ -347,7 +389,10 @@ def tracked():
             return
         with open("work/somebody elses", "w", encoding="ascii") as other:
             other.write("not of the tree")
-        trackers = [pid for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track"]
+        mine = sockets_of(process.pid)
+        trackers = trackers_with(mine)
+        if len(mine) != 1 or len(trackers) != 1:
+            yield f"{mine}, {trackers}"
         done = run("dump", "-p", str(process.pid), "-f", "image", "--files", "written", "--external-pipes", "null", "--quiet")
         process.wait()
         if done.returncode != 0:
@@ -357,7 +402,7 @@ def tracked():
     contents = {name: read(f"work/{name}") for name in names}
     for name in os.listdir("work"):
         os.unlink(f"work/{name}")
-    wait_until(lambda: all(state_of(pid) in (None, "Z") for pid in trackers), "the tracker ends")
+    wait_until(lambda: all(state_of(pid) in ("", "Z") for pid in trackers), "the tracker ends")
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] != 0:  # orphans, whose session is in the way
             pass
@@ -386,15 +431,14 @@ def tracker_and_new_mounts():
     mounted = []
     try:
         wait_until(lambda: name_of(process.pid) == "sleep", "it is started")
-        mine = [socket for socket in os.listdir("/run/ckpt") if socket.startswith(f"track-{process.pid}-")]
-        tracker = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track" and has_open(pid, mine)][0]
-        for name, code in (("empty", 0), ("written", 8)):
+        tracker = int(trackers_with(sockets_of(process.pid))[0])
+        for name, code in (("empty", 0), ("with blank", 8)):
             os.mkdir(name)
             os.kill(tracker, signal.SIGSTOP)
             subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
             mounted.append(name)
-            if name == "written":
-                with open("written/file", "w", encoding="ascii") as file:
+            if code != 0:
+                with open(f"{name}/file", "w", encoding="ascii") as file:
                     file.write("before it is watched")
             os.kill(tracker, signal.SIGCONT)
             done = run("dump", "-p", str(process.pid), "-f", f"image {name}", "-R", "--files", "written")
@@ -413,13 +457,13 @@ def tracker_that_was_killed():
                                stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         wait_until(lambda: name_of(process.pid) == "sleep", "it is started")
-        mine = [socket for socket in os.listdir("/run/ckpt") if socket.startswith(f"track-{process.pid}-")]
-        tracker = [pid for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track" and has_open(pid, mine)]
+        mine = sockets_of(process.pid)
+        tracker = trackers_with(mine)
         if len(mine) != 1 or len(tracker) != 1:
             yield f"{mine}, {tracker}"
             return
         os.kill(int(tracker[0]), signal.SIGKILL)
-        wait_until(lambda: state_of(tracker[0]) in (None, "Z"), "the tracker has ended")
+        wait_until(lambda: state_of(tracker[0]) in ("", "Z"), "the tracker has ended")
         done = run("dump", "-p", str(process.pid), "-f", "image", "-R", "--files", "written")
         if done.returncode != 8 or "ckpt-track" not in done.stderr:
             yield f"exit {done.returncode}: {done.stderr}"
@@ -434,8 +478,70 @@ def tracker_that_was_killed():
         yield "its socket is left"
 
 
+def tracked_from_below():
+    """A process that a tracked one has started is dumped alone, once that one has ended, and another tracker has started."""
+    os.mkdir("work")
+    child = "echo closed >closed; echo $$ >.pid; mv .pid pid; exec sleep 1000"
+    with subprocess.Popen([CKPT, "run", "--track-fs", "--", "sh", "-c", f"setsid sh -c '{child}' &"], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="work", start_new_session=True) as process:
+        process.wait()
+    wait_until(lambda: os.path.exists("work/pid"), "its child has written")
+    number = int(read("work/pid"))
+    try:
+        wait_until(lambda: name_of(number) == "sleep", "its child waits")
+        subprocess.run([CKPT, "run", "--track-fs", "--", "true"], check=True)
+        done = run("dump", "-p", str(number), "-f", "image", "--files", "written", "--quiet")
+        if done.returncode != 0:
+            yield f"dump: exit {done.returncode}: {done.stderr}"
+            return
+        wait_until(lambda: state_of(number) in ("", "Z"), "it has ended")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(number, 0)
+        os.unlink("work/closed")
+        restored = restore()
+        if restored.returncode != 0 or read("work/closed") != b"closed\n":
+            yield f"restore: exit {restored.returncode}: {os.listdir('work')}: {restored.stderr}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(number, 0)
+
+
+# In a mount namespace of its own. Whoever would have to answer ends with the exec.
+SERVED = """
+import ctypes, os, sys
+try:
+    server = os.open("/dev/fuse", os.O_RDWR)
+except OSError:
+    sys.exit(77)
+how = f"fd={server},rootmode=40000,user_id=0,group_id=0"
+if ctypes.CDLL(None).mount(b"none", b"served", b"fuse", 0, how.encode()) != 0:
+    sys.exit(77)
+os.execv(sys.argv[1], [sys.argv[1], "run", "--track-fs", "--", "true"])
+"""
+
+
+def says_what_it_does_not_watch():
+    """A file system that another program answers for, which is not asked."""
+    os.mkdir("served")
+    done = subprocess.run(["unshare", "-m", sys.executable, "-S", "-c", SERVED, CKPT], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        print("no FUSE here: not tried")
+    elif done.returncode != 0 or "/served (fuse): not watched" not in done.stderr:
+        yield f"exit {done.returncode}: {done.stderr}"
+
+
+def sockets_of(root):
+    return [socket for socket in os.listdir("/run/ckpt") if socket.startswith(f"track-{root}-")]
+
+
+def trackers_with(sockets):
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and name_of(pid) == "ckpt-track" and has_open(pid, sockets)]
+
+
 def has_open(pid, sockets):
-    if state_of(pid) in (None, "Z"):
+    if state_of(pid) in ("", "Z"):
         return False
     with open(f"/proc/{pid}/net/unix", encoding="ascii", errors="replace") as table:
         inodes = {line.split()[6] for line in table if any(line.rstrip().endswith(socket) for socket in sockets)}
@@ -492,7 +598,11 @@ def leases():
 def refuses():
     with Target() as target:
         os.symlink("data", target.path("link"))
-        cases = [(["--files", "all"], 2, "neither written, nor open"), (["--files", "/nowhere/at/all"], 2, "no absolute path of a regular file"),
+        os.symlink(target.folder, "folder")
+        cases = [(["--files", target.path("../work/data")], 2, "not written as plainly"),
+                 (["--files", target.path("./data")], 2, "not written as plainly"),
+                 (["--files", os.path.abspath("folder/data")], 2, "through a symbolic link"),
+                 (["--files", "all"], 2, "neither written, nor open"), (["--files", "/nowhere/at/all"], 2, "no absolute path of a regular file"),
                  (["--files", target.path("link")], 2, "no absolute path of a regular file"),
                  (["--files", target.folder], 2, "no absolute path of a regular file"),
                  (["--files", "written", "--ghost-limit", "1"], 6, "--ghost-limit")]
@@ -500,6 +610,9 @@ def refuses():
             done = run("dump", "-p", str(target.pid), "-f", "image", *words)
             if done.returncode != code or text not in done.stderr:
                 yield f"{words}: exit {done.returncode}: {done.stderr}"
+        done = run("dump", "-p", str(target.pid), "-f", "image", "-R", "--files", target.path("none*"), "--files", target.path("d?ta"))
+        if done.returncode != 0 or "none*: names no file" not in done.stderr or "d?ta" in done.stderr:
+            yield f"a pattern that names nothing: exit {done.returncode}: {done.stderr}"
         if not target.counts():
             yield "the target was harmed"
 
@@ -508,5 +621,5 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, increments, of_a_stranger, leases, refuses,
-     *([tracked, tracker_and_new_mounts, tracker_that_was_killed] if can_track() else []))
+main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, without_room, has_no_root, increments, of_a_stranger, leases, refuses,
+     *([tracked, tracked_from_below, tracker_and_new_mounts, tracker_that_was_killed, says_what_it_does_not_watch] if can_track() else []))

@@ -9,8 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import become_subreaper
-from migrate_peer import state_of, wait_until
+from harness import become_subreaper, state_of, wait_until
 from nodes import LAUNCHER, one_of, start_together
 from prompt import CKPT, main, run
 
@@ -30,7 +29,9 @@ for step in range(1000000):
     say(f"in {step}")
     time.sleep(0.05)
     say(f"at {step}")
-    library.ckpt_safe_point()
+    has_waited = library.ckpt_safe_point()
+    with open("waited", "a") as file:
+        file.write(str(has_waited))
 """
 # Comes to one only when it is asked to.
 ASKED = START + """
@@ -140,12 +141,15 @@ def waits():
     with started(ALONE) as [process]:
         wait_until(lambda: said("alone")[1] > 1, "it works")
         for _ in range(5):
+            waited = waits_counted()
             done = dump(process.pid, "-s")
             wait_until(lambda: state_of(process.pid) == "T", "it is stopped")
             if done.returncode != 0 or said("alone")[0] != "at":
                 yield f"exit {done.returncode}: {said('alone')}, {state_of(process.pid)}: {done.stderr}"
             os.kill(process.pid, signal.SIGCONT)
             goes_on("alone")
+            if waits_counted() != waited + 1:
+                yield f"the call says that it has waited {waits_counted() - waited} times"
         done = run("pre-dump", "-p", str(process.pid), "-f", "before", "--quiet", "--safe-point")
         goes_on("alone")
         last = dump(process.pid, "--prev", "before")
@@ -159,6 +163,12 @@ def waits():
         goes_on("alone")
         os.kill(process.pid, signal.SIGKILL)
         os.waitpid(process.pid, 0)
+
+
+def waits_counted():
+    with open("waited", encoding="ascii") as stream:
+        answers = stream.read()
+    return answers.count("1") if set(answers) <= {"0", "1"} else -1
 
 
 def asks_by_signal():
@@ -221,8 +231,16 @@ def gives_up():
         for one in (done, rehearsed):
             if one.returncode != 6 or "ckpt_safe_point" not in one.stderr:
                 yield f"none: exit {one.returncode}: {one.stderr}"
+    # A child of one that has come to a safe point has come to none, and is not waited for.
+    forks = ALONE.replace('name = "alone"', 'name = "alone"\nlibrary.ckpt_safe_point()\nif os.fork() == 0:\n    time.sleep(1000)')
+    with started(forks) as [process]:
+        wait_until(lambda: said("alone")[1] > 1, "it works")
+        done = dump(process.pid, "-R", "--barrier")
+        if done.returncode != 0:
+            yield f"a child that has come to none: exit {done.returncode}: {done.stderr}"
     # Its child has come to one, and never will again.
-    stuck = ALONE.replace('name = "alone"', 'name = "alone"\nif os.fork() == 0:\n    library.ckpt_safe_point()\n    time.sleep(1000)')
+    stuck = forks.replace("time.sleep(1000)", "library.ckpt_safe_point(), time.sleep(1000)")
+    os.unlink("alone")
     with started(stuck) as [process]:
         wait_until(lambda: said("alone")[1] > 1, "it works")
         done = dump(process.pid, "-R", "--timeout", "0.5")

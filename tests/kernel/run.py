@@ -327,6 +327,7 @@ BLOCKED = {  # what to hold: a word that the message must have
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
     "fanotify_unread": "has not read yet", "lease_broken": "holds a lease that somebody waits for",
     "unaccepted": "not been accepted yet", "reuseport": "SO_ATTACH_REUSEPORT", "zero_copy": "MSG_ZEROCOPY",
+    "core_cookie": "PR_SCHED_CORE",
     "pid_namespace": "for its children", "time_namespace": "for its children", "thread_namespace": "another one than its process's",
 }
 

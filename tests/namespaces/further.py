@@ -20,19 +20,19 @@ KINDS = ("mnt", "uts", "ipc", "net")
 OUTER = """
 set -e; place=$1
 if [ "$3" = own ]; then
-  mount -t tmpfs both "$place"; mkdir "$place/work" "$place/common"; echo both > "$place/common/file"; hostname outer; mount -t proc proc /proc
+  mount -t tmpfs both "$place"; mkdir "$place/inner" "$place/common"; echo both > "$place/common/file"; hostname outer; mount -t proc proc /proc
 else
-  mkdir -p "$place/work"
+  mkdir -p "$place/inner"
 fi
 unshare --mount --uts --ipc --net sh -c "$4" sh "$place" "$2" &
 exec 9< "$place" 2> /dev/null; wait
 """
 INNER = """
 set -e; place=$1
-mount -t tmpfs inner "$place/work"; mkdir "$place/work/bound"; mount --bind "$place/work/bound" "$place/work/bound"; mount -o remount,bind,ro "$place/work/bound"
+mount -t tmpfs inner "$place/inner"; mkdir "$place/inner/bound"; mount --bind "$place/inner/bound" "$place/inner/bound"; mount -o remount,bind,ro "$place/inner/bound"
 hostname inner; ip link set lo up; echo 42 > /proc/sys/net/ipv4/ip_default_ttl; ip link add d0 type dummy 2> /dev/null || ip link add d0 type bridge || ip link add d0 type veth peer name d1; ip addr add 192.0.2.7/24 dev d0
 echo 33 > /proc/sys/fs/mqueue/msg_max; exec 2> /dev/null
-"$2" "$place/work" < /dev/null > "$place/work/log" 2>&1 &
+"$2" "$place/inner" < /dev/null > "$place/inner/log" 2>&1 &
 wait
 """
 
@@ -56,7 +56,7 @@ class Nested:
         if self.root == 0 or not children_of(self.root):
             return False
         inner = children_of(self.root)[0]
-        return os.path.exists(f"/proc/{inner}/root{self.place}/work/ready")
+        return os.path.exists(f"/proc/{inner}/root{self.place}/inner/ready")
 
     def inner(self):
         shell = int(children_of(self.root)[0])
@@ -82,7 +82,7 @@ class Nested:
         if "192.0.2.7/24" not in self.said("net", "ip", "-o", "addr", "show", "d0") or self.said("ipc", "cat", "/proc/sys/fs/mqueue/msg_max") != "33":
             raise Failure("the interface has another address, or the queues other limits")
         mounts = [line.split() for line in read_text(f"/proc/{target}/mountinfo").splitlines() if line.split()[4].startswith(self.place)]
-        wanted = ([self.place] if self.own else []) + [f"{self.place}/work", f"{self.place}/work/bound"]
+        wanted = ([self.place] if self.own else []) + [f"{self.place}/inner", f"{self.place}/inner/bound"]
         if [line[4] for line in mounts] != wanted or not mounts[-1][5].startswith("ro"):
             raise Failure(f"the mounts are {mounts}")
         if self.own:
@@ -91,11 +91,11 @@ class Nested:
             if read_text(self.path("common", "new")) != "seen" or read_text(self.path("common", "file")) != "both\n":
                 raise Failure("what both had is another file system in each")
             os.unlink(self.path("common", "new"))
-        if os.path.exists(f"/proc/{self.root}/root{self.place}/work/log"):
+        if os.path.exists(f"/proc/{self.root}/root{self.place}/inner/log"):
             raise Failure("what is mounted inside is seen outside")
 
     def verdict(self):
-        work = self.path("work")
+        work = self.path("inner")
         number = read_text(os.path.join(work, "ready")).split()[1]
         held = os.open(work, os.O_PATH | os.O_DIRECTORY)
         try:

@@ -91,8 +91,7 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
 
 Result<void> set_futex_table(const store::ProcessImage& image, Child& child, ProgressSink& progress) {
   constexpr int kFutexHash = 78, kSetSlots = 1;  // PR_FUTEX_HASH, Linux 6.16
-  const bool is_usual = image.futex_slots == 0 && image.threads.size() == 1;
-  if (image.futex_slots < 0 || is_usual) return {};
+  if (image.futex_slots < 0) return {};
   SyscallBatch set;
   set.try_add("set the size of its futex table", SYS_prctl, kFutexHash, kSetSlots, image.futex_slots, 0, 0);
   CKPT_TRY(child.run(set));

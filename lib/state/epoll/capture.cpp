@@ -39,7 +39,7 @@ Result<void> take_busy_poll(const Place& place, store::Epoll& epoll) {
   CKPT_TRY_ASSIGN(const UniqueFd theirs, DescriptorContext::duplicate(place));
   store::EpollParameters found;
   if (::ioctl(theirs.get(), store::kGetEpollParameters, &found) != 0) return {};
-  if (found != store::EpollParameters()) epoll.busy_poll = {found.microseconds, found.budget, found.preferred};
+  epoll.busy_poll = {found.microseconds, found.budget, found.preferred};
   return {};
 }
 

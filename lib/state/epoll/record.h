@@ -1,6 +1,7 @@
 // Epoll sets: what the manifest says of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -36,7 +37,7 @@ inline constexpr unsigned long kSetEpollParameters = 0x40088A01, kGetEpollParame
 
 struct Epoll {
   std::vector<EpollEntry> entries;
-  std::vector<uint32_t> busy_poll;  ///< EPIOCGPARAMS: microseconds, budget, preferred (0, 1); empty: as it was made
+  std::array<uint32_t, 3> busy_poll{};  ///< EPIOCGPARAMS: microseconds, budget, preferred (0, 1); zeros: as it was made
   bool operator==(const Epoll&) const = default;
 };
 

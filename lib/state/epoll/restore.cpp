@@ -88,8 +88,8 @@ Result<std::vector<const store::EpollEntry*>> still_armed(const store::Descripto
 
 Result<UniqueFd> make_epoll(const store::Descriptor& descriptor) {
   CKPT_TRY_ASSIGN(UniqueFd out, owned(::epoll_create1(EPOLL_CLOEXEC), descriptor, "cannot make an epoll set"));
-  const std::vector<uint32_t>& poll = descriptor.epoll.busy_poll;
-  if (poll.size() != 3) return out;
+  const std::array<uint32_t, 3>& poll = descriptor.epoll.busy_poll;
+  if (poll == std::array<uint32_t, 3>{}) return out;
   const store::EpollParameters wanted{poll[0], static_cast<uint16_t>(poll[1]), static_cast<uint8_t>(poll[2])};
   if (::ioctl(out.get(), store::kSetEpollParameters, &wanted) != 0)
     return sys_error(subject_of(descriptor), "cannot be made to poll network devices as it did (EPIOCSPARAMS)");

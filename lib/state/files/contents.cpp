@@ -16,6 +16,7 @@
 #include "lib/state/files/table.h"
 #include "lib/state/files/tracker.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/files/without_links.h"
 #include "lib/state/inventory.h"
 
 namespace ckpt::state {
@@ -40,24 +41,29 @@ class ContentTaker {
       : out_(out), files_(files), what_(what), limit_(limit) {}
 
   Result<void> run() {
-    for (const std::string& path : what_.paths) {
-      if (!is_pattern(path)) CKPT_TRY(add_named(path));
-    }
+    for (const std::string& path : what_.paths) CKPT_TRY(add_named(path));
     if (what_.written) CKPT_TRY(add_tracked());
     const std::vector<restore::FileUse> uses = restore::uses_of_files(out_.image);
     for (size_t i = 0; i < out_.image.files.size(); ++i) {
       if (is_wanted(out_.image.files[i], uses[i])) CKPT_TRY(take(i));
     }
+    for (const std::string& path : what_.paths) {
+      if (matched_.count(path) == 0) out_.notes.push_back("--files " + path + ": names no file that could go along");
+    }
     return {};
   }
 
  private:
-  /// Whether or not anybody has it open.
+  /// Whether or not anybody has it open. A pattern may be the name of a file, too. Restore goes through no link.
   Result<void> add_named(const std::string& path) {
-    const UniqueFd handle(state::open_in_tree(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    const UniqueFd handle(restore::open_without_links(path.c_str(), O_PATH | O_NOFOLLOW));
     struct stat st{};
     const bool is_file = path.starts_with("/") && handle && ::fstat(handle.get(), &st) == 0 && S_ISREG(st.st_mode);
-    if (!is_file) return fail(Code::kUsage, "--files " + path, "is no absolute path of a regular file that is there");
+    if (!is_file && is_pattern(path)) return {};
+    if (!is_file)
+      return fail(Code::kUsage, "--files " + path,
+                  handle.get() == -ELOOP ? "leads through a symbolic link: name the file by its own path"
+                                         : "is no absolute path of a regular file that is there");
     auto added = files_.add(path, st, fmt::format("/proc/self/fd/{}", handle.get()));
     if (!added) return std::move(added).error();
     return {};
@@ -83,19 +89,27 @@ class ContentTaker {
     return {};
   }
 
-  bool is_wanted(const FileIdentity& file, const restore::FileUse& use) const {
+  bool is_wanted(const FileIdentity& file, const restore::FileUse& use) {
     const std::string& path = restore::path_of(file);
     const bool is_ghost = file.deleted && file.other_name.empty();
     if (!S_ISREG(file.mode) || is_ghost || path.starts_with("/proc/") || path.starts_with("/sys/")) return false;
+    const bool named = is_named(path);
     // A mount that the image makes again has its files in it.
     const auto& made = out_.image.namespaces.mounts.filesystems;
     if (std::any_of(made.begin(), made.end(), [&](const auto& one) { return one.device == file.device; })) return false;
     if ((what_.written || what_.open) && use.written) return true;
     if (what_.open && use.read) return true;
-    if (tracked_.count({file.device, file.inode}) != 0) return true;
-    return std::any_of(what_.paths.begin(), what_.paths.end(), [&](const std::string& pattern) {
-      return pattern == path || ::fnmatch(pattern.c_str(), path.c_str(), 0) == 0;
-    });
+    return named || tracked_.count({file.device, file.inode}) != 0;
+  }
+
+  bool is_named(const std::string& path) {
+    bool out = false;
+    for (const std::string& pattern : what_.paths) {
+      if (pattern != path && ::fnmatch(pattern.c_str(), path.c_str(), 0) != 0) continue;
+      out = true;
+      matched_.insert(pattern);
+    }
+    return out;
   }
 
   bool is_executed(size_t index) const {
@@ -160,7 +174,7 @@ class ContentTaker {
       return {};
     }
     file.size = static_cast<uint64_t>(st.st_size);
-    file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
+    file.mtime_ns = restore::mtime_ns(st);
     file.space = 0;
     out_.ghosts[index].fd = std::move(fd);
     return {};
@@ -171,6 +185,7 @@ class ContentTaker {
   const state::FileContents& what_;
   const uint64_t limit_;
   std::set<std::pair<uint64_t, uint64_t>> taken_, tracked_;
+  std::set<std::string> matched_;  ///< those of FileContents::paths that name a file which can go along
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ class FileTable;
 
 /// After all files in use are known: opens those whose content is to be read, by the same inode, and gives their
 /// memory spaces a preliminary number. Of several names of one file the first has the content. What is larger than
-/// `limit`, or leased, becomes a blocker. kUsage: a path names no regular file. kIo: a
+/// `limit`, or leased, becomes a blocker. kUsage: a path names no regular file, or leads through a link. kIo: a
 /// tracker (tracker.h) does not tell all.
 Result<void> take_contents(Inventory& out, FileTable& files, const state::FileContents& what, uint64_t limit);
 

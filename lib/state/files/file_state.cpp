@@ -34,8 +34,6 @@ void add_uses(const store::ProcessImage& image, std::vector<FileUse>& uses) {
   if (image.root >= 0) uses[static_cast<size_t>(image.root)].is_root = true;
 }
 
-int64_t nanoseconds(const struct statx_timestamp& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
-
 bool has_owner_and_mode(const FileIdentity& file, const FileNow& now) {
   return now.st.stx_uid == file.uid && now.st.stx_gid == file.gid && now.st.stx_mode == file.mode;
 }
@@ -55,7 +53,7 @@ bool is_same_file(const FileIdentity& file, const FileNow& now) {
   const bool of_another = file.uid != 0 && now.st.stx_uid != file.uid;
   if (now.device() == file.device) return !of_another;
   const bool older =
-      S_ISREG(file.mode) && (now.st.stx_size < file.size || nanoseconds(now.st.stx_mtime) < file.mtime_ns);
+      S_ISREG(file.mode) && (now.st.stx_size < file.size || mtime_ns(now.st) < file.mtime_ns);
   return has_owner_and_mode(file, now) && !older;
 }
 
@@ -172,7 +170,7 @@ void FileComparison::compare_exactly(const FileIdentity& file, const FileNow& no
   if (now.st.stx_size != file.size)
     refuse(fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)", file.path, file.size,
                        now.st.stx_size));
-  else if (nanoseconds(now.st.stx_mtime) != file.mtime_ns)
+  else if (mtime_ns(now.st) != file.mtime_ns)
     refuse(fmt::format("{}: has been modified since the image was taken", file.path));
 }
 
@@ -184,7 +182,7 @@ void FileComparison::compare_read(const FileIdentity& file, const FileNow& now) 
         fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)", file.path, file.size, size));
   else if (size > file.size)
     progress_.note(fmt::format("{}: has grown by {} bytes since the image was taken", file.path, size - file.size));
-  else if (nanoseconds(now.st.stx_mtime) != file.mtime_ns)
+  else if (mtime_ns(now.st) != file.mtime_ns)
     progress_.note(fmt::format("{}: has been written to since the image was taken", file.path));
 }
 

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct FileNow {
 Result<FileNow> look_at(const store::FileIdentity& file);
 /// Where it can be found: the path, or for one that was deleted the name that is left.
 const std::string& path_of(const store::FileIdentity& file);
+
+/// When it was changed last, in nanoseconds since 1970.
+inline int64_t mtime_ns(const struct stat& st) { return st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec; }
+inline int64_t mtime_ns(const struct statx& st) { return st.stx_mtime.tv_sec * 1'000'000'000ll + st.stx_mtime.tv_nsec; }
 
 /// Opening it gives the processes nothing that they did not have: the same file, owner and mode; a plain device; a file
 /// of /proc or /sys.

@@ -37,8 +37,6 @@ const FileIdentity& file_of(const store::TreeImage& tree, int index) {
 
 bool is_missing(const Error& error) { return error.code == Code::kNotFound; }
 
-int64_t mtime_of(const struct statx& st) { return st.stx_mtime.tv_sec * 1'000'000'000 + st.stx_mtime.tv_nsec; }
-
 /// In the child of run_with. The folder that a path leads to, no link followed, missing ones made; the last piece is in
 /// `name`. Negative: -errno.
 int open_folder_of(const char* path, std::array<char, 256>& name) {
@@ -184,7 +182,13 @@ Result<bool> is_same(const store::ImageReader& image, const FileIdentity& file, 
   return static_cast<uint64_t>(st.st_size) == file.size ? begins_with(image, file, fd, cancel) : Result<bool>(false);
 }
 
-Result<void> put_back_one(const store::ImageReader& image, const FileIdentity& file, int fd, ProgressSink& progress,
+/// The content is written: that it is newer than the image the next time is no reason to fail.
+void set_time_or_note(int fd, const FileIdentity& file, ProgressSink& progress) {
+  if (!set_time_of_change(fd, file)) progress.note(path_of(file) + ": keeps its time of change, which cannot be set");
+}
+
+/// Whether there was anything to change.
+Result<bool> put_back_one(const store::ImageReader& image, const FileIdentity& file, int fd, ProgressSink& progress,
                           const Cancel& cancel) {
   const std::string& path = path_of(file);
   CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd, path));
@@ -192,23 +196,32 @@ Result<void> put_back_one(const store::ImageReader& image, const FileIdentity& f
   if (same) {
     CKPT_TRY_ASSIGN(same, begins_with(image, file, fd, cancel));
   }
-  const bool has_time = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec == file.mtime_ns;
-  if (same && static_cast<uint64_t>(st.st_size) == file.size && has_time) return {};
-  if (is_for_reading(fd)) {
-    if (!same || static_cast<uint64_t>(st.st_size) != file.size) return unlike_and_unwritable(file);
-    if (!set_time_of_change(fd, file)) progress.note(path + ": keeps its time of change, which cannot be set");
-    return {};
+  const bool has_size = static_cast<uint64_t>(st.st_size) == file.size;
+  if (same && has_size && mtime_ns(st) == file.mtime_ns) return false;
+  if (is_for_reading(fd) && (!same || !has_size)) return unlike_and_unwritable(file);
+  if (same && has_size) {
+    set_time_or_note(fd, file, progress);
+    return true;
   }
   // What follows lets nobody see the end of one content behind the beginning of another.
   if (!same && ::ftruncate(fd, 0) != 0) return sys_error(path, "cannot be emptied to put its content back");
-  if (::ftruncate(fd, static_cast<off_t>(file.size)) != 0) return sys_error(path, "cannot be given its size");
   Result<void> filled;
-  if (!same) {
-    const auto done = fill_file(image, file.space, file.size, fd, progress, cancel);
-    if (!done) filled = done.error();
+  if (::ftruncate(fd, static_cast<off_t>(file.size)) != 0) filled = sys_error(path, "cannot be given its size");
+  if (filled && !same) {
+    auto done = fill_file(image, file.space, file.size, fd, progress, cancel);
+    if (!done) filled = std::move(done).error();
   }
-  auto timed = set_time_of_change(fd, file);  // also of half of it, which another attempt is to find as old as this
-  return filled ? timed : filled;
+  set_time_or_note(fd, file, progress);  // also of half of it, which another attempt is to find as old as this
+  if (filled) return true;
+  Error error = std::move(filled).error();
+  if (error.subject.find(path) == std::string::npos) error.message = path + ": " + error.message;
+  return std::move(error).with_hint(path + " has the image's content in part, or none");
+}
+
+Error with_count(Error error, size_t changed) {
+  if (changed == 0) return error;
+  const std::string rest = fmt::format("{} other file{} been put back", changed, changed == 1 ? " has" : "s have");
+  return std::move(error).with_hint(error.hint.empty() ? rest : error.hint + "; " + rest);
 }
 
 }  // namespace
@@ -275,7 +288,7 @@ void check_content(const store::TreeImage& tree, const ContentNames& names, bool
       return reasons.add(Code::kMismatch, path + ": was the same file as " + path_of(file_of(tree, names[0])) +
                                               ", and is another one now");
     there = inode;
-    if (!force && mtime_of(now->st) > file_of(tree, names[0]).mtime_ns) {
+    if (!force && mtime_ns(now->st) > file_of(tree, names[0]).mtime_ns) {
       reasons.add(Code::kMismatch, path + ": is newer than what the image has of it");
       return reasons.hint("--force puts back what the image has; --files-root DIR puts it elsewhere");
     }
@@ -315,11 +328,15 @@ Result<void> check_unwritable(const store::ImageReader& image, const std::map<in
   return {};
 }
 
-Result<void> put_back(const store::ImageReader& image, const std::map<int, UniqueFd>& files, ProgressSink& progress,
-                      const Cancel& cancel) {
-  for (const auto& [index, fd] : files)
-    CKPT_TRY(put_back_one(image, file_of(image.manifest().tree, index), fd.get(), progress, cancel));
-  return {};
+Result<size_t> put_back(const store::ImageReader& image, const std::map<int, UniqueFd>& files, ProgressSink& progress,
+                        const Cancel& cancel) {
+  size_t changed = 0;
+  for (const auto& [index, fd] : files) {
+    auto done = put_back_one(image, file_of(image.manifest().tree, index), fd.get(), progress, cancel);
+    if (!done) return with_count(std::move(done).error(), changed);
+    if (*done) ++changed;
+  }
+  return changed;
 }
 
 }  // namespace ckpt::restore

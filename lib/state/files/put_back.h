@@ -1,6 +1,7 @@
 // Files whose content goes with an image (contents.h): restore.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -46,8 +47,9 @@ Result<void> check_unwritable(const store::ImageReader& image, const std::map<in
 Result<void> set_time_of_change(int fd, const store::FileIdentity& file);
 
 /// Each file has the content, size and time of change of the image; one that has them already is not touched. By index
-/// of the first name.
-Result<void> put_back(const store::ImageReader& image, const std::map<int, UniqueFd>& files, ProgressSink& progress,
-                      const Cancel& cancel);
+/// of the first name. How many were changed; an error has a hint that says so of the file and of those before it, which
+/// stay as they are then.
+Result<size_t> put_back(const store::ImageReader& image, const std::map<int, UniqueFd>& files, ProgressSink& progress,
+                        const Cancel& cancel);
 
 }  // namespace ckpt::restore

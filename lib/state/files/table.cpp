@@ -13,6 +13,7 @@
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/state/files/file_state.h"
 #include "lib/state/files/plain_devices.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/inventory.h"
@@ -76,7 +77,7 @@ int FileTable::append(const std::string& path, const struct stat& st) {
   file.path = path;
   file.device = st.st_dev, file.inode = st.st_ino;
   file.size = static_cast<uint64_t>(st.st_size);
-  file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
+  file.mtime_ns = restore::mtime_ns(st);
   file.mode = st.st_mode;
   file.uid = st.st_uid, file.gid = st.st_gid;
   file.mounts = state::looked_into();

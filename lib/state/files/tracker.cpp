@@ -7,7 +7,6 @@
 #include <linux/netlink.h>
 #include <poll.h>
 #include <sys/fanotify.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,6 +20,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -32,10 +32,13 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
+#include "lib/base/pipe.h"
 #include "lib/base/run_folder.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
+#include "lib/proc/background.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/mounts/mountinfo.h"
 
 namespace ckpt::state {
 
@@ -44,9 +47,17 @@ namespace {
 constexpr const char* kNothing = "ok", *kMissed = "missed";
 
 /// No other process will ever have it, whatever has become of this one.
-Result<std::string> name_of_socket(int pid) {
+Result<std::string> name_of_process(int pid) {
   CKPT_TRY_ASSIGN(const proc::Stat stat, proc::read_stat(pid));
-  return fmt::format("track-{}-{}", pid, stat.start_time);
+  return fmt::format("{}-{}", pid, stat.start_time);
+}
+
+constexpr const char* kSocketPrefix = "track-";
+
+/// Of the tracker of the processes below this one.
+Result<std::string> name_of_socket(int root) {
+  CKPT_TRY_ASSIGN(const std::string name, name_of_process(root));
+  return kSocketPrefix + name;
 }
 
 /// An address that leads through the descriptor of the folder: it is as long as it is anywhere.
@@ -90,19 +101,34 @@ Result<void> refuse_namespaces() {
   return fail(Code::kUnsupported, "--track-fs", "works in the first pid and user namespace alone");
 }
 
-/// Sockets of trackers that were killed, and whose processes have ended.
-void remove_old(int folder) {
+std::vector<std::string> sockets_in(int folder) {
   std::error_code ec;
-  std::vector<std::string> old;
+  std::vector<std::string> out;
   std::filesystem::directory_iterator it(fmt::format("/proc/self/fd/{}", folder), ec), end;
   for (; !ec && it != end; it.increment(ec)) {
-    const std::string name = it->path().filename().string();
+    std::string name = it->path().filename().string();
+    if (name.starts_with(kSocketPrefix)) out.push_back(std::move(name));
+  }
+  return out;
+}
+
+/// Connected to the tracker. Negative: -errno; ECONNREFUSED where it was killed.
+UniqueFd connect_to(int folder, const std::string& name, int flags) {
+  UniqueFd out(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  const sockaddr_un address = address_of(folder, name);
+  if (out && ::connect(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return out;
+  return UniqueFd(-errno);
+}
+
+/// Sockets of trackers that were killed, and whose first process has ended: one that lives may have others left.
+void remove_old(int folder) {
+  for (const std::string& name : sockets_in(folder)) {
     int pid = 0;
     if (std::sscanf(name.c_str(), "track-%d-", &pid) != 1 || pid <= 0) continue;
     const auto now = name_of_socket(pid);
-    if (!now || *now != name) old.push_back(name);
+    if (now && *now == name) continue;
+    if (connect_to(folder, name, SOCK_NONBLOCK).get() == -ECONNREFUSED) ::unlinkat(folder, name.c_str(), 0);
   }
-  for (const std::string& name : old) ::unlinkat(folder, name.c_str(), 0);
 }
 
 /// Where nothing is written that lasts.
@@ -118,6 +144,15 @@ bool is_served(const std::string& type) { return type.starts_with("fuse") || typ
 /// As far as that is known without asking anybody.
 bool look_at(int folder, const char* path, int flags, struct statx& out) {
   return ::statx(folder, path, flags | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &out) == 0;
+}
+
+bool send_all(int socket, const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t sent = ::send(socket, text.data() + at, text.size() - at, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    at += static_cast<size_t>(sent);
+  }
+  return true;
 }
 
 dev_t device_of(const struct statx& st) { return makedev(st.stx_dev_major, st.stx_dev_minor); }
@@ -139,6 +174,12 @@ bool may_have_new_files(const std::string& folder, int64_t since_s) {
   return static_cast<bool>(ec);
 }
 
+/// Fails where the process has ended.
+Result<std::vector<capture::MountLine>> mounts_of(const std::string& process) {
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file("/proc/" + process + "/mountinfo", 16 << 20));
+  return capture::parse_mountinfo(text);
+}
+
 class Tracker {
  public:
   static Result<Tracker> open(int root, std::vector<std::string>& unseen);
@@ -148,12 +189,13 @@ class Tracker {
  private:
   Tracker() = default;
   Result<void> watch_mounts(const std::string& process, std::vector<std::string>& unseen);
-  Result<void> watch_one(const std::string& point, const std::string& type, std::vector<std::string>& unseen);
+  bool watch_one(const std::string& point, const std::string& type, std::vector<std::string>& unseen);
   void watch_new_mounts(bool of_own);
   void hear_forks();
   void hear_writes();
   void keep(const fanotify_event_metadata& event);
   void answer();
+  bool has_one_of(const std::string& processes) const;
   void forget_deleted();
   bool anybody_lives();
 
@@ -163,6 +205,7 @@ class Tracker {
   std::map<std::pair<dev_t, ino_t>, UniqueFd> files_;  ///< O_PATH: they know the name, and keep no file that is deleted
   std::set<dev_t> watched_;
   std::set<std::string> served_;  ///< mount points, as /proc/PID/root/PATH where they are in another namespace
+  std::set<std::pair<int, uint64_t>> hidden_;  ///< mounts that cannot be looked at, by number and device
   int64_t looked_s_ = 0;          ///< CLOCK_REALTIME of the last look at mounts; 0: the first one
   bool missed_ = false;
 };
@@ -193,37 +236,45 @@ Result<Tracker> Tracker::open(int root, std::vector<std::string>& unseen) {
 
 /// In the mount namespace of a process.
 Result<void> Tracker::watch_mounts(const std::string& process, std::vector<std::string>& unseen) {
-  CKPT_TRY_ASSIGN(const std::string text, io::read_file("/proc/" + process + "/mountinfo", 16 << 20));
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t rest = line.find(" - ");
-    std::istringstream words(line), more(rest == std::string::npos ? "" : line.substr(rest + 3));
-    std::string skip, point, type;
-    words >> skip >> skip >> skip >> skip >> point;
-    more >> type;
-    if (is_kernels_own(type)) continue;
-    CKPT_TRY(watch_one(process == "self" ? point : "/proc/" + process + "/root" + point, type, unseen));
+  CKPT_TRY_ASSIGN(const auto mounts, mounts_of(process));
+  const std::string root = process == "self" ? "" : "/proc/" + process + "/root";
+  std::map<std::pair<int, uint64_t>, std::string> hidden;
+  for (const capture::MountLine& mount : mounts) {
+    if (is_kernels_own(mount.type) || watch_one(root + mount.point, mount.type, unseen)) continue;
+    const char* why = std::strerror(errno);
+    hidden[{mount.id, mount.device}] = fmt::format("{}{} ({}): {}", root, mount.point, mount.type, why);
+  }
+  if (hidden.empty()) return {};
+  // Below another mount; what has gone meanwhile, and what can be seen elsewhere, is not.
+  CKPT_TRY_ASSIGN(const auto left, mounts_of(process));
+  for (const capture::MountLine& mount : left) {
+    const auto found = hidden.find({mount.id, mount.device});
+    if (found == hidden.end() || watched_.count(mount.device) != 0) continue;
+    if (hidden_.insert(found->first).second) unseen.push_back(found->second);
   }
   return {};
 }
 
 /// Later than at the start what has been written there before is missed, unless it can be seen that nothing was.
-Result<void> Tracker::watch_one(const std::string& point, const std::string& type, std::vector<std::string>& unseen) {
+/// False, with errno: it cannot be looked at.
+bool Tracker::watch_one(const std::string& point, const std::string& type, std::vector<std::string>& unseen) {
+  const auto say = [&](const char* what) { unseen.push_back(fmt::format("{} ({}): {}", point, type, what)); };
   const bool is_below = std::any_of(served_.begin(), served_.end(), [&](const std::string& one) {
     return point.starts_with(one + "/");
   });
   if (is_served(type) || is_below) {
-    if (served_.insert(point).second) unseen.push_back(fmt::format("{} ({}): not watched", point, type));
-    return {};
+    if (served_.insert(point).second) say("not watched");
+    return true;
   }
   struct statx st{};
-  if (!look_at(AT_FDCWD, point.c_str(), 0, st) || !watched_.insert(device_of(st)).second) return {};
+  if (!look_at(AT_FDCWD, point.c_str(), 0, st)) return false;
+  if (!watched_.insert(device_of(st)).second) return true;
   constexpr unsigned kAll = FAN_MARK_ADD | FAN_MARK_FILESYSTEM;
   constexpr int64_t kCoarseS = 2;
   if (::fanotify_mark(writes_.get(), kAll, FAN_CLOSE_WRITE, AT_FDCWD, point.c_str()) != 0)
-    unseen.push_back(fmt::format("{} ({}): {}", point, type, std::strerror(errno)));
+    say(std::strerror(errno));
   else if (looked_s_ != 0 && may_have_new_files(point, looked_s_ - kCoarseS)) missed_ = true;
-  return {};
+  return true;
 }
 
 /// Where one of the processes is, or, `of_own`, this one. What is not seen from here on is missed.
@@ -290,11 +341,32 @@ void Tracker::hear_writes() {
   }
 }
 
-/// "ok" or "missed", then "DEVICE INODE NAME" of each file, each with a zero byte.
+/// Whether one of these, "PID-START PID-START ...", is among its members.
+bool Tracker::has_one_of(const std::string& processes) const {
+  std::istringstream words(processes);
+  for (std::string word; words >> word;) {
+    const int pid = std::atoi(word.c_str());
+    if (members_.count(pid) != 0 && name_of_process(pid).value_or("") == word) return true;
+  }
+  return false;
+}
+
+/// "ok" or "missed", then "DEVICE INODE NAME" of each file, each with a zero byte; "ok" alone where none of the
+/// processes that it is asked about is one of its own.
 void Tracker::answer() {
   UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer) return;
+  const timeval patience{5, 0};
+  for (const int way : {SO_RCVTIMEO, SO_SNDTIMEO})
+    (void)::setsockopt(peer.get(), SOL_SOCKET, way, &patience, sizeof patience);
+  constexpr uint64_t kMost = 16 << 20;
+  const auto asked = io::read_all(peer.get(), kMost, "ckpt-track");
+  if (!asked) return;
   hear_forks();
+  if (!has_one_of(*asked)) {
+    (void)!::send(peer.get(), kNothing, std::strlen(kNothing) + 1, MSG_NOSIGNAL);
+    return;
+  }
   watch_new_mounts(true);
   hear_writes();
   forget_deleted();
@@ -306,13 +378,7 @@ void Tracker::answer() {
     text += fmt::format("{} {} {}", inode.first, inode.second, *name);
     text += '\0';
   }
-  const timeval patience{5, 0};
-  (void)::setsockopt(peer.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t sent = ::send(peer.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
-    if (sent <= 0) return;
-    at += static_cast<size_t>(sent);
-  }
+  send_all(peer.get(), text);
 }
 
 /// Their inodes, and the room that they take, would stay otherwise.
@@ -353,15 +419,7 @@ void Tracker::serve() {
 }
 
 [[noreturn]] void live(int root, int channel) {
-  ::prctl(PR_SET_NAME, "ckpt-track", 0, 0, 0);
-  ::setsid();
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
-  constexpr int kPlace = 3;
-  if (channel != kPlace) ::dup3(channel, kPlace, O_CLOEXEC);
-  io::close_descriptors(kPlace + 1);
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
-  ::close(null);
+  channel = proc::become_background("ckpt-track", channel);
   (void)!::chdir("/");
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -374,9 +432,9 @@ void Tracker::serve() {
   std::string text = tracker ? "" : tracker.error().text();
   for (const std::string& one : unseen) text += one + "\n";
   const int code = tracker ? -1 : static_cast<int>(tracker.error().code);
-  (void)!::write(kPlace, &code, sizeof code);
-  (void)!::write(kPlace, text.data(), text.size());
-  ::close(kPlace);
+  (void)!::write(channel, &code, sizeof code);
+  (void)!::write(channel, text.data(), text.size());
+  ::close(channel);
   if (tracker) tracker->serve();
   ::_exit(0);
 }
@@ -384,23 +442,22 @@ void Tracker::serve() {
 }  // namespace
 
 Result<void> start_tracker(int root, std::vector<std::string>& unseen) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  UniqueFd ours(ends[0]), theirs(ends[1]);
+  CKPT_TRY_ASSIGN(PipeEnds pipe, make_pipe());
   const pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "", "cannot make a process");
   if (middle == 0) {
     const pid_t tracker = ::fork();
     if (tracker != 0) ::_exit(tracker < 0 ? 1 : 0);
-    live(root, theirs.get());
+    live(root, pipe.write.get());
   }
-  theirs.reset();
+  pipe.write.reset();
   while (::waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
   }
-  CKPT_TRY_ASSIGN(const std::string text, io::read_all(ours.get(), 1 << 20, "ckpt-track"));
-  int code = static_cast<int>(Code::kNoRoom);
-  if (text.size() >= sizeof code) std::memcpy(&code, text.data(), sizeof code);
-  const std::string words = text.size() > sizeof code ? text.substr(sizeof code) : "";
+  CKPT_TRY_ASSIGN(const std::string text, io::read_all(pipe.read.get(), 1 << 20, "ckpt-track"));
+  int code = -1;
+  if (text.size() < sizeof code) return fail(Code::kIo, "ckpt-track", "has ended before it was ready");
+  std::memcpy(&code, text.data(), sizeof code);
+  const std::string words = text.substr(sizeof code);
   if (code >= 0) return fail(static_cast<Code>(code), "ckpt-track", words.empty() ? "cannot be started" : words);
   std::istringstream lines(words);
   for (std::string line; std::getline(lines, line);) unseen.push_back(line);
@@ -409,20 +466,35 @@ Result<void> start_tracker(int root, std::vector<std::string>& unseen) {
 
 namespace {
 
-Result<std::string> ask_tracker(int folder, int pid) {
-  CKPT_TRY_ASSIGN(const std::string name, name_of_socket(pid));
+/// `is_theirs`: the tracker of one of the processes, or of one above them. Another one may have ended, and knew none.
+Result<std::string> ask_tracker(int folder, const std::string& name, const std::string& processes, bool is_theirs) {
   constexpr uint64_t kMost = 256 << 20;
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_un address = address_of(folder, name);
+  const UniqueFd socket = connect_to(folder, name, 0);
+  const int error = -socket.get();
+  if (!socket && (error == ENOENT || (error == ECONNREFUSED && !is_theirs))) return std::string();
+  if (!socket) return sys_error(error, "ckpt-track", "cannot be asked which files were written");
   const timeval patience{10, 0};
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return errno == ENOENT
-               ? Result<std::string>(std::string())
-               : Result<std::string>(sys_error("ckpt-track", "cannot be asked which files were written"));
-  CKPT_TRY_ASSIGN(std::string text, io::read_all(socket.get(), kMost, "ckpt-track"));
-  if (text.empty()) return fail(Code::kIo, "ckpt-track", "does not say which files were written");
+  std::string text;
+  if (send_all(socket.get(), processes) && ::shutdown(socket.get(), SHUT_WR) == 0) {
+    CKPT_TRY_ASSIGN(text, io::read_all(socket.get(), kMost, "ckpt-track"));
+  }
+  if (text.empty() && is_theirs) return fail(Code::kIo, "ckpt-track", "does not say which files were written");
   return text;
+}
+
+/// The names that the sockets of trackers of these processes have, or of those above them.
+Result<std::set<std::string>> sockets_above(const std::vector<int>& pids) {
+  std::set<std::string> out;
+  for (const int pid : pids) {
+    for (int at = pid; at > 0;) {
+      const auto stat = proc::read_stat(at);
+      if (!stat && at == pid) return stat.error();
+      if (!stat || !out.insert(fmt::format("{}{}-{}", kSocketPrefix, at, stat->start_time)).second) break;
+      at = stat->parent;
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -431,8 +503,14 @@ Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids) {
   std::vector<WrittenFile> out;
   auto folder = open_common_run_folder();
   if (!folder) return out;  // whoever tracks has one
+  CKPT_TRY_ASSIGN(const std::set<std::string> theirs, sockets_above(pids));
+  std::string processes;
   for (const int pid : pids) {
-    CKPT_TRY_ASSIGN(const std::string text, ask_tracker(folder->get(), pid));
+    CKPT_TRY_ASSIGN(const std::string name, name_of_process(pid));
+    processes += name + " ";
+  }
+  for (const std::string& socket : sockets_in(folder->get())) {
+    CKPT_TRY_ASSIGN(const std::string text, ask_tracker(folder->get(), socket, processes, theirs.count(socket) != 0));
     for (size_t at = 0; at < text.size();) {
       const size_t end = std::min(text.find('\0', at), text.size());
       const std::string entry = text.substr(at, end - at);

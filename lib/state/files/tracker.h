@@ -23,8 +23,8 @@ struct WrittenFile {
   ino_t inode = 0;
   std::string path;  ///< its name now; " (deleted)" where it has another one, which is not known
 };
-/// What a process of the tree of `pids` has opened for writing and closed since it is tracked, and is not gone: none
-/// where nothing is tracked. kIo: a tracker does not answer, or has missed something.
+/// What was opened for writing and closed, and is not gone, in the tracked trees that have one of `pids`: none where
+/// nothing is tracked. kIo: a tracker does not answer, or has missed something.
 Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids);
 
 }  // namespace ckpt::state

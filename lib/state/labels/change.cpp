@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lib/proc/procfs.h"
 #include "lib/proc/waiting_child.h"
 #include "lib/state/labels/capture.h"
 
@@ -23,17 +22,22 @@ using Labels = std::vector<store::SecurityLabel>;
 constexpr const char *kCurrent = "current", *kAppArmorsOwn = "apparmor/current";
 constexpr std::string_view kAppArmor = "apparmor:", kSelinux = "selinux:";
 
+}  // namespace
+
 std::string label_in(const Labels& labels, const std::string& file) {
   const auto found = std::find_if(labels.begin(), labels.end(), [&](const auto& label) { return label.name == file; });
   return found == labels.end() ? "" : found->value;
 }
 
-/// AppArmor's labels end with a mode: "docker-default (enforce)".
+bool is_of_thread(const std::string& file) { return file == kCurrent || file == kAppArmorsOwn; }
+
 bool has_mode(const std::string& label) { return label.ends_with(')') && label.rfind(" (") != std::string::npos; }
 
 std::string without_mode(const std::string& label) {
   return has_mode(label) ? label.substr(0, label.rfind(" (")) : label;
 }
+
+namespace {
 
 LabelChange apparmor_change(const char* file, const std::string& label) {
   return {file, "changeprofile " + (label.empty() ? "unconfined" : without_mode(label)), label, false};
@@ -55,12 +59,6 @@ int write_own(const char* path, const std::string& text) {
   const int error = written == static_cast<long>(text.size()) ? 0 : written < 0 ? errno : EIO;
   ::syscall(SYS_close, fd);
   return error;
-}
-
-/// A first child would be the init of a pid namespace that waits for one.
-bool may_make_processes() {
-  auto own = proc::read_link(::getpid(), "ns/pid"), of_children = proc::read_link(::getpid(), "ns/pid_for_children");
-  return own && of_children && *own == *of_children;
 }
 
 Result<void> write_in(int tid, int pid, const LabelChange& change, Child& child) {
@@ -91,9 +89,7 @@ std::optional<LabelChange> change_between(const Labels& own, const Labels& was) 
     }
   }
   auto differs = [&](const char* file) { return std::find(differ.begin(), differ.end(), file) != differ.end(); };
-  const bool others = std::any_of(differ.begin(), differ.end(),
-                                  [](const auto& file) { return file != kCurrent && file != kAppArmorsOwn; });
-  if (differ.empty() || others) return std::nullopt;
+  if (differ.empty() || !std::all_of(differ.begin(), differ.end(), is_of_thread)) return std::nullopt;
   const bool own_file = differs(kAppArmorsOwn);
   const char* file = own_file ? kAppArmorsOwn : kCurrent;
   const std::string label = label_in(was, file), ours = label_in(own, file);
@@ -132,7 +128,6 @@ bool gives(const LabelChange& change, const Labels& labels) {
 }
 
 Result<void> try_change(const LabelChange& change) {
-  if (!may_make_processes()) return {};  // the processes themselves will tell
   void* memory = ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return sys_error("", "cannot share memory with a process");
   const Mapping mapping(memory, sizeof(int));
@@ -141,6 +136,7 @@ Result<void> try_change(const LabelChange& change) {
   auto write = [&] { return (error = write_own(path.c_str(), change.text)) == 0; };
   auto child = proc::WaitingChild::start(write, [] {});
   if (error != 0) return Error(Code::kPermission, "", std::strerror(error));
+  if (!child && child.error().code == Code::kUnsupported) return {};  // the processes themselves will tell
   if (!child) return std::move(child).error();
   auto now = capture::read_labels(child->pid(), child->pid());  // of one that has ended, too, until it is waited for
   child->join();

@@ -25,6 +25,14 @@ struct LabelChange {
 /// By thread id: of those whose label is to be another one than ckpt's.
 using LabelChanges = std::map<int, LabelChange>;
 
+/// That of a file of /proc/PID/attr; empty: there is none.
+std::string label_in(const std::vector<store::SecurityLabel>& labels, const std::string& file);
+/// Whether the file tells what the thread itself is called, and not what it makes.
+bool is_of_thread(const std::string& file);
+/// AppArmor's labels end with a mode: "docker-default (enforce)".
+bool has_mode(const std::string& label);
+std::string without_mode(const std::string& label);
+
 /// What makes `was` of `own`, which are not the same. Nothing: it cannot be written (labels of what a thread makes,
 /// those of Smack).
 std::optional<LabelChange> change_between(const std::vector<store::SecurityLabel>& own,

@@ -14,19 +14,11 @@ namespace ckpt::restore {
 
 namespace {
 
-std::string value_of(const std::vector<store::SecurityLabel>& labels, const std::string& name) {
-  const auto found =
-      std::find_if(labels.begin(), labels.end(), [&](const store::SecurityLabel& label) { return label.name == name; });
-  return found == labels.end() ? "" : found->value;
-}
-
 std::string quoted(const std::string& label) { return label.empty() ? "none" : "\"" + label + "\""; }
 
 /// The command that starts a program under a label: of AppArmor by the profile's name, which the mode follows.
 std::string starter_of(const store::SecurityLabel& label) {
-  const bool is_profile = label.value.ends_with(')');
-  if (is_profile)
-    return fmt::format("aa-exec -p '{}' -- ckpt restore ...", label.value.substr(0, label.value.rfind(" (")));
+  if (has_mode(label.value)) return fmt::format("aa-exec -p '{}' -- ckpt restore ...", without_mode(label.value));
   if (std::count(label.value.begin(), label.value.end(), ':') >= 2)
     return fmt::format("runcon '{}' ckpt restore ...", label.value);
   return "";
@@ -91,12 +83,11 @@ class LabelCheck {
     std::set<std::string> names;
     for (const auto* labels : {&thread.labels, &rules_.own}) {
       for (const store::SecurityLabel& label : *labels) {
-        const bool is_own = label.name == "current" || label.name == "apparmor/current";
-        if (!forced || !is_own) names.insert(label.name);
+        if (!forced || !is_of_thread(label.name)) names.insert(label.name);
       }
     }
     for (const std::string& name : names) {
-      const std::string was = value_of(thread.labels, name), is = value_of(rules_.own, name);
+      const std::string was = label_in(thread.labels, name), is = label_in(rules_.own, name);
       if (was == is || !told_.emplace(name, was).second) continue;
       reasons_.add(Code::kPermission,
                    fmt::format("process {}: its security label (attr/{}) was {}, and would be ckpt's: {}{}",

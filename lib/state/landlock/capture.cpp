@@ -112,12 +112,11 @@ void make_children(int channel) {
   }
 }
 
-/// The namespaces in which ckpt's children have numbers and rights; nothing where those are not ckpt's own.
+/// The namespaces in which ckpt's children, if it may make any, have numbers and rights.
 std::optional<std::pair<std::string, std::string>> namespaces_of_children() {
   const int own = ::getpid();
-  auto pid = proc::read_link(own, "ns/pid"), born = proc::read_link(own, "ns/pid_for_children");
-  auto user = proc::read_link(own, "ns/user");
-  if (!pid || !born || !user || *pid != *born) return std::nullopt;
+  auto pid = proc::read_link(own, "ns/pid"), user = proc::read_link(own, "ns/user");
+  if (!pid || !user) return std::nullopt;
   return std::pair(std::move(*pid), std::move(*user));
 }
 
@@ -214,12 +213,18 @@ LandlockQuestion::LandlockQuestion(proc::CallList& calls, const Outsiders* outsi
                       {static_cast<uint64_t>(process.pid), static_cast<uint64_t>(other), KCMP_VM, 0, 0});
 }
 
+bool is_domains_answer(int64_t compared, bool forbids_more) { return compared == -EPERM && !forbids_more; }
+
+Error in_landlock_domain(int pid) {
+  return Error(Code::kUnsupported, "process " + proc::describe_pid(pid), kLandlock);
+}
+
 Result<bool> settle_landlock(int pid) {
   CKPT_TRY_ASSIGN(const UniqueFd pidfd, proc::open_pidfd(pid));
   auto found = proc::is_in_landlock_domain(pid, pidfd.get());
   if (!found && found.error().code == Code::kNotFound) return std::move(found).error();
   if (!found) return false;
-  if (*found) return fail(Code::kUnsupported, "process " + proc::describe_pid(pid), kLandlock);
+  if (*found) return in_landlock_domain(pid);
   return true;
 }
 

@@ -1,6 +1,7 @@
 // Landlock domains: rules that a process made for itself, which nothing tells and no restore could make again.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -57,6 +58,9 @@ class Outsiders {
   std::vector<int> elsewhere_;  ///< processes to which ckpt's numbers mean nothing
 };
 
+/// Whether a kcmp that ended so, negative numbers being errors, was forbidden by a domain and by nothing else.
+bool is_domains_answer(int64_t compared, bool forbids_more);
+
 /// What a stopped thread is asked: to compare its memory with an outsider's.
 class LandlockQuestion {
  public:
@@ -64,12 +68,18 @@ class LandlockQuestion {
                    const store::Thread& thread);
   /// False: it may be in one.
   bool is_free(const proc::CallList& calls) const { return !asked_ || (has_call_ && calls.result(call_) >= 0); }
+  /// It is in one. `forbids_more`: a seccomp filter or another security module may have answered.
+  bool is_bound(const proc::CallList& calls, bool forbids_more) const {
+    return has_call_ && is_domains_answer(calls.result(call_), forbids_more);
+  }
 
  private:
   bool asked_ = false, has_call_ = false;
   size_t call_ = 0;
 };
 
+/// kUnsupported: the process is in one.
+Error in_landlock_domain(int pid);
 /// Of a process of which a thread may be in one. kUnsupported: it is. False: there is no telling.
 Result<bool> settle_landlock(int pid);
 

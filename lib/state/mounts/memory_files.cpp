@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 
+#include "lib/state/files/file_state.h"
 #include "lib/state/mounts/open_below.h"
 
 namespace ckpt::capture {
@@ -98,7 +99,7 @@ class Reader {
     MemoryFile& file = out_.files.emplace_back();
     if (st.st_dev != device_) return add_place(S_ISDIR(st.st_mode), path, file), Result<void>();
     file.path = path, file.mode = st.st_mode, file.uid = st.st_uid, file.gid = st.st_gid, file.inode = st.st_ino;
-    file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
+    file.mtime_ns = restore::mtime_ns(st);
     if (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) file.device = st.st_rdev;
     if (S_ISREG(st.st_mode)) file.size = static_cast<uint64_t>(st.st_size);
     if (!S_ISDIR(st.st_mode) && st.st_nlink > 1) {

@@ -12,6 +12,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/state/mounts/made.h"
 #include "lib/state/mounts/open_below.h"
+#include "lib/state/mounts/plan.h"
 #include "lib/state/shared_memory/restore.h"
 
 namespace ckpt::restore {
@@ -92,8 +93,6 @@ class Builder {
   int root_;
 };
 
-bool is_read_only(const std::string& options) { return ("," + options + ",").find(",ro,") != std::string::npos; }
-
 Result<void> make_read_only(int root, const std::string& where) {
   const UniqueFd fs(::fspick(root, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
   if (!fs || ::fsconfig(fs.get(), FSCONFIG_SET_FLAG, "ro", nullptr, 0) != 0 ||
@@ -117,7 +116,7 @@ Result<void> fill_memory_files(const store::ImageReader& image, ProgressSink& pr
       CKPT_TRY(fill_file(image, file.space, file.size, fd.get(), progress, cancel));
       CKPT_TRY(set_time(root, file));
     }
-    if (is_read_only(filesystem->options)) CKPT_TRY(make_read_only(root, filesystem->source));
+    if (state::is_read_only(filesystem->options)) CKPT_TRY(make_read_only(root, filesystem->source));
   }
   return {};
 }

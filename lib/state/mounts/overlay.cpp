@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "lib/base/text.h"
+#include "lib/state/mounts/plan.h"
 
 namespace ckpt::state {
 
@@ -140,7 +141,7 @@ UniqueFd mount_overlay(const std::string& source, const std::string& options, bo
   if (!can_be_overlay_options(options)) return errno = E2BIG, UniqueFd();
   const UniqueFd old(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!old || ::fchdir(root) != 0 || ::chroot(".") != 0 || ::fchdir(old.get()) != 0) return {};
-  const unsigned long flags = ("," + options + ",").find(",ro,") != std::string::npos || only_read ? MS_RDONLY : 0;
+  const unsigned long flags = is_read_only(options) || only_read ? MS_RDONLY : 0;
   const bool made = (trial.empty() || is_upper_free(source, trial, place)) &&
                     ::mount(source.c_str(), place, "overlay", flags, given.c_str()) == 0;
   const int error = errno;

@@ -114,6 +114,8 @@ bool can_be_made(const std::string& type) {
 
 bool is_in_memory(const std::string& type) { return type == "tmpfs" || type == "ramfs"; }
 
+bool is_read_only(const std::string& options) { return ("," + options + ",").find(",ro,") != std::string::npos; }
+
 bool below(const std::string& path, const std::string& folder, std::string& rest) {
   const size_t length = folder == "/" ? 0 : folder.size();
   if (path.compare(0, length, folder, 0, length) != 0 || (path.size() > length && path[length] != '/')) return false;

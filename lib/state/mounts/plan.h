@@ -32,6 +32,9 @@ using OtherMounts = std::vector<const store::Mounts*>;
 bool can_be_made(const std::string& type);
 bool is_in_memory(const std::string& type);
 
+/// Of the options of a mount or a file system.
+bool is_read_only(const std::string& options);
+
 /// `path` below `folder`, without a slash in front; false: it is not below it.
 bool below(const std::string& path, const std::string& folder, std::string& rest);
 

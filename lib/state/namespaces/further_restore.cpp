@@ -42,11 +42,7 @@ Result<UniqueFd> make_empty(const std::string& kind) {
 Result<void> fill(const FurtherNamespace& further) {
   if (further.kind == "ipc") return state::write_all_ipc_limits(further.ipc_limits);
   if (further.kind == "net") return state::make_network(further.network, {}, nullptr, [] { return Result<void>(); });
-  if (::sethostname(further.hostname.data(), further.hostname.size()) != 0)
-    return sys_error(further.hostname, "cannot be made the hostname");
-  if (::setdomainname(further.domainname.data(), further.domainname.size()) != 0)
-    return sys_error(further.domainname, "cannot be made the domain name");
-  return {};
+  return set_host_names(further.hostname, further.domainname);
 }
 
 /// An image of processes that were left running may have what a dump that ends them refuses.

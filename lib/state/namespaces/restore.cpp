@@ -12,15 +12,13 @@
 
 namespace ckpt::restore {
 
-namespace {
-
-Result<void> set_names(const store::Namespaces& namespaces) {
-  if (::sethostname(namespaces.hostname.data(), namespaces.hostname.size()) != 0)
-    return sys_error(namespaces.hostname, "cannot be made the hostname");
-  if (::setdomainname(namespaces.domainname.data(), namespaces.domainname.size()) != 0)
-    return sys_error(namespaces.domainname, "cannot be made the domain name");
+Result<void> set_host_names(const std::string& host, const std::string& domain) {
+  if (::sethostname(host.data(), host.size()) != 0) return sys_error(host, "cannot be made the hostname");
+  if (::setdomainname(domain.data(), domain.size()) != 0) return sys_error(domain, "cannot be made the domain name");
   return {};
 }
+
+namespace {
 
 /// What arrives before the sockets are there would be answered with a reset. The restore removes the filter that the
 /// dump had made, which this one stands for.
@@ -77,7 +75,7 @@ Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
 
 Result<void> fill_namespaces(const store::TreeImage& tree, const std::map<std::string, bool>& make,
                              const state::NetworkOptions& options, state::Outside* outside) {
-  if (make.count("uts") != 0) CKPT_TRY(set_names(tree.namespaces));
+  if (make.count("uts") != 0) CKPT_TRY(set_host_names(tree.namespaces.hostname, tree.namespaces.domainname));
   if (make.count("ipc") != 0) CKPT_TRY(state::write_ipc_limits(tree.namespaces.ipc_limits));
   if (make.count("net") == 0) return {};
   const store::Network& all = tree.namespaces.network;

@@ -15,6 +15,9 @@ namespace ckpt::restore {
 Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
                               const state::NetworkOptions& options);
 
+/// Of the UTS namespace that this process is in.
+Result<void> set_host_names(const std::string& host, const std::string& domain);
+
 /// Names of the UTS namespace, all of the network namespace: of those in `make`, which this process is in. `outside`:
 /// where the other ends of veths go.
 Result<void> fill_namespaces(const store::TreeImage& tree, const std::map<std::string, bool>& make,

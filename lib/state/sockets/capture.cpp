@@ -284,7 +284,6 @@ class SocketReader {
   }
 
   Result<void> take_tcp_socket() {
-    constexpr int kNetAdmin = 12;
     const auto& options = all_.options_;
     CKPT_TRY_ASSIGN(uint32_t waiting, take_tcp_state(fd_, socket_));
     if (!options.contents) {
@@ -341,8 +340,9 @@ class SocketReader {
 
   /// What it has not read yet, too.
   Result<void> take_ended() {
-    constexpr int kNetAdmin = 12;
     socket_.peer_name = socket_former_peer(fd_, socket_.family);
+    if ((poll_socket(fd_) & POLLPRI) != 0)
+      return block_tcp("a TCP connection that has ended with urgent data (MSG_OOB) that has not been read yet");
     int unread = 0;
     if (::ioctl(fd_, FIONREAD, &unread) != 0 || unread <= 0) return {};
     const std::string what =
@@ -371,6 +371,8 @@ class SocketReader {
     socket_.state = SocketState::kConnecting, socket_.tcp = {};
     return {};
   }
+
+  static constexpr int kNetAdmin = 12;
 
   SocketCapture& all_;
   size_t index_;

@@ -62,7 +62,8 @@ void find_hidden(int fd, const store::Socket& socket, std::vector<std::string>& 
   if (!found) return;
   if (found->shared_out)
     out.push_back(
-        "a socket of a group that a program shares out (SO_ATTACH_REUSEPORT_CBPF, _EBPF), which is not supported");
+        "a socket of a SO_REUSEPORT group with a BPF program (SO_ATTACH_REUSEPORT_CBPF, _EBPF), which is not "
+        "supported");
   if (found->zero_copied)
     out.push_back("a socket that has sent with MSG_ZEROCOPY, whose count of sends cannot be made again");
 }
@@ -115,7 +116,7 @@ SocketMemory socket_memory(int fd) {
 }
 
 int poll_socket(int fd) {
-  pollfd poll{fd, POLLIN | POLLRDHUP, 0};
+  pollfd poll{fd, POLLIN | POLLPRI | POLLRDHUP, 0};
   return ::poll(&poll, 1, 0) == 1 ? poll.revents : 0;
 }
 

@@ -26,6 +26,13 @@ constexpr int kOutQueue = 0x5411, kOutQueueUnsent = 0x894B;  // SIOCOUTQ, SIOCOU
 bool sent_fin(int state) { return state == kFinWait1 || state == kFinWait2 || state == kLastAck || state == kClosing; }
 bool received_fin(int state) { return state == kCloseWait || state == kLastAck || state == kClosing; }
 
+Result<tcp_info> read_tcp_info(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  return info;
+}
+
 Result<uint64_t> queue_size(int fd, unsigned long request) {
   int size = 0;
   if (::ioctl(fd, request, &size) != 0) return sys_error("TCP connection", "cannot ask for the size of a queue");
@@ -83,9 +90,7 @@ struct QueueState {
 
 Result<QueueState> read_queue_state(int fd) {
   QueueState out;
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  CKPT_TRY_ASSIGN(const tcp_info info, read_tcp_info(fd));
   out.state = info.tcpi_state;
   CKPT_TRY_ASSIGN(out.received, queue_size(fd, FIONREAD));
   CKPT_TRY_ASSIGN(out.out, queue_size(fd, kOutQueue));
@@ -118,16 +123,12 @@ Result<void> take_repair_state(int fd, TcpConnection& tcp) {
 }  // namespace
 
 Result<bool> has_data_in_request(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  CKPT_TRY_ASSIGN(const tcp_info info, read_tcp_info(fd));
   return info.tcpi_bytes_sent != 0 || info.tcpi_notsent_bytes != 0;
 }
 
 Result<uint32_t> take_tcp_state(int fd, Socket& socket) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  CKPT_TRY_ASSIGN(const tcp_info info, read_tcp_info(fd));
   if (info.tcpi_state == kListen) {
     // Of a listening socket these two are the bound and the length of its queue.
     socket.state = SocketState::kListening;

@@ -54,6 +54,8 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, Sysc
   }
   if (choose)
     batch.add("choose timer ids no more", SYS_prctl, kRestoreTimerIds, image.restores_timer_ids ? 1 : 0, 0, 0, 0);
+  else if (image.restores_timer_ids)
+    batch.try_add("let it choose timer ids (PR_TIMER_CREATE_RESTORE_IDS)", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
 }
 
 }  // namespace
@@ -103,6 +105,14 @@ void set_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBat
     if (timer.which == ITIMER_REAL && left == 0) left = timer.interval_us;
     uint64_t setting[4] = {timer.interval_us / kMicro, timer.interval_us % kMicro, left / kMicro, left % kMicro};
     batch.add("arm an interval timer", SYS_setitimer, timer.which, area.put(setting), 0);
+  }
+}
+
+void tell_timer_ids(const store::ProcessImage& image, const SyscallBatch& batch, ProgressSink& progress) {
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Call& call = batch.calls()[i];
+    if (call.result < 0 && call.number == SYS_prctl && call.args[0] == kRestoreTimerIds)
+      progress.note(fmt::format("process {}: {}", image.pid, batch.failure(i).text()));
   }
 }
 

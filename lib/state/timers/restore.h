@@ -1,6 +1,7 @@
 // Interval timers and POSIX timers.
 #pragma once
 
+#include "lib/base/progress.h"
 #include "lib/state/reasons.h"
 #include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
@@ -12,5 +13,7 @@ void check_timers(const store::ProcessImage& image, Reasons& reasons);
 
 /// setitimer and timer_create, armed with the time left. As late as possible.
 void set_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch);
+/// After that batch: that it may not choose their ids as it could, on a kernel before 6.15.
+void tell_timer_ids(const store::ProcessImage& image, const SyscallBatch& batch, ProgressSink& progress);
 
 }  // namespace ckpt::restore

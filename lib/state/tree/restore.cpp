@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <set>
 
 #include "lib/base/io.h"
@@ -144,6 +145,22 @@ Result<void> Tree::enter_namespaces() {
   return children_[0]->run(batch);
 }
 
+namespace {
+
+/// Without CAP_SYS_ADMIN the kernel takes one such write in 100 ms, of all users.
+Result<void> write_autogroup(int pid, const std::string& nice) {
+  constexpr int kTries = 50;
+  constexpr timespec kPause{0, 20'000'000};
+  auto written = io::write_file(fmt::format("/proc/{}/autogroup", pid), nice);
+  for (int i = 1; i < kTries && !written && written.error().sys_errno == EAGAIN; ++i) {
+    ::nanosleep(&kPause, nullptr);
+    written = io::write_file(fmt::format("/proc/{}/autogroup", pid), nice);
+  }
+  return written;
+}
+
+}  // namespace
+
 /// The kernel makes a group of its own for the scheduler of each session that begins.
 void Tree::weigh_sessions() {
   std::set<int> done;
@@ -151,7 +168,7 @@ void Tree::weigh_sessions() {
     const ProcessImage& p = image_.processes[i];
     if (!children_[i] || session_[i] <= 0 || !done.insert(session_[i]).second || p.autogroup_nice == 0) continue;
     const std::string nice = std::to_string(p.autogroup_nice);
-    if (auto written = io::write_file(fmt::format("/proc/{}/autogroup", p.pid), nice); !written)
+    if (auto written = write_autogroup(p.pid, nice); !written)
       progress_.note(fmt::format("process {}: the nice value of its session's autogroup stays 0, not {}: {}", p.pid,
                                  nice, written.error().text()));
   }

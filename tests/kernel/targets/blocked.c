@@ -73,6 +73,10 @@ static void hold_zero_copy(void) {
   if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) != 0) target_skip("SO_ZEROCOPY: %s", strerror(errno));
   if (send(fd, map_pages(PAGE_SIZE), PAGE_SIZE, MSG_ZEROCOPY) < 0) target_skip("MSG_ZEROCOPY: %s", strerror(errno));
 }
+static void hold_core_cookie(void) {
+  enum { kSchedCore = 62, kCreate = 1 };
+  if (prctl(kSchedCore, kCreate, 0, 0, 0) != 0) target_skip("cookies of core scheduling: %s", strerror(errno));
+}
 static struct uring g_ring;
 /// Waits for something that does not come.
 static void hold_io_uring(void) {
@@ -299,6 +303,7 @@ static const struct Thing {
     {"lease_broken", hold_lease_broken},
     {"reuseport", hold_reuseport},
     {"zero_copy", hold_zero_copy},
+    {"core_cookie", hold_core_cookie},
     {"aio", hold_aio},
     {"aio_forked", hold_aio_forked},
     {"hugetlb", hold_hugetlb},
@@ -328,6 +333,7 @@ int main(int argc, char** argv) {
     bool always = strncmp(name, "io_uring", 8) != 0 && strncmp(name, "aio", 3) != 0 && strcmp(name, "hugetlb") != 0 &&
                   strcmp(name, "userfaultfd") != 0 && strncmp(name, "sem_undo", 8) != 0 &&
                   strcmp(name, "reuseport") != 0 && strcmp(name, "zero_copy") != 0 &&
+                  strcmp(name, "core_cookie") != 0 &&
                   strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 &&
                   strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;

@@ -178,12 +178,7 @@ class Explorer {
       case MemberModel::kAck:
         if (!has_met(world, member.told)) return false;
         if (is_agreed(all)) member.at = MemberModel::kAwait;
-        else {
-          for (const MemberModel& other : world.members) {
-            if (other.told < member.told) return false;
-          }
-          ++member.round, member.at = MemberModel::kRead;
-        }
+        else ++member.round, member.at = MemberModel::kRead;
         return true;
       case MemberModel::kAwait:
         if (world.words[i].waits_at != member.target) return false;

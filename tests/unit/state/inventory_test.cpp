@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 
 #include "lib/proc/landlock.h"
@@ -43,6 +44,12 @@ TEST_CASE("inventory: whom threads look at out of a domain has ids, no capabilit
     for (int pid : made) CHECK(proc::read_status(pid, pid).has_value());
   }
   for (int pid : made) CHECK(!proc::read_status(pid, pid));
+}
+
+TEST_CASE("inventory: a thread that may not look out is in a domain where nothing else forbids it") {
+  CHECK(is_domains_answer(-EPERM, false));
+  CHECK(!is_domains_answer(-EPERM, true));
+  for (const int64_t other : {0, 1, 2, -ENOSYS, -ESRCH}) CHECK(!is_domains_answer(other, false));
 }
 
 TEST_CASE("inventory: descriptors that become others all the time do not spoil a look at a running process") {

@@ -12,6 +12,7 @@
 #include "lib/state/threads/clamps.h"
 #include "tests/support/free_pid.h"
 #include "tests/support/skip.h"
+#include "tests/support/two_threads.h"
 
 using namespace ckpt;
 using store::SecurityLabel;
@@ -191,12 +192,8 @@ TEST_CASE("labels: each thread writes to its own file, and where it cannot nothi
   const int tid = free_pid();
   auto area = restore::RestorerArea::create({});
   REQUIRE(area);
-  auto child = restore::Child::create(pid, *area);
+  auto child = child_of_two_threads(pid, tid, *area);
   REQUIRE(child);
-  restore::SyscallBatch make;
-  child->add_thread(make, tid);
-  REQUIRE(child->run(make));
-  REQUIRE(child->await_threads({tid}));
   store::ProcessImage image = tree_with({{}, {}}).processes[0];
   image.pid = image.threads[0].tid = pid, image.threads[1].tid = tid;
   // No module is needed for a thread's name.

@@ -27,6 +27,7 @@
 #include "tests/support/free_pid.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/skip.h"
+#include "tests/support/two_threads.h"
 
 using namespace ckpt;
 
@@ -99,12 +100,8 @@ TEST_CASE("seccomp: the chains of two threads come back, shared where they were,
   int pid = free_pid(), tid = free_pid();
   auto area = restore::RestorerArea::create({});
   REQUIRE(area);
-  auto child = restore::Child::create(pid, *area);
+  auto child = child_of_two_threads(pid, tid, *area);
   REQUIRE(child);
-  restore::SyscallBatch make;
-  child->add_thread(make, tid);
-  REQUIRE(child->run(make));
-  REQUIRE(child->await_threads({tid}));
   REQUIRE(restore::check_seccomp(found, 2));
   for (int thread : {pid, tid}) REQUIRE(proc::set_options(thread, PTRACE_O_EXITKILL | proc::kSuspendSeccomp));
   restore::SyscallBatch common;

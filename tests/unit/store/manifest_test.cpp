@@ -213,6 +213,7 @@ class Fill {
   void one(Epoll& v) {
     auto& [entries, busy_poll] = v;
     all(entries, busy_poll);
+    busy_poll[0] &= INT32_MAX, busy_poll[1] &= UINT16_MAX, busy_poll[2] &= 1;
   }
   void one(Eventfd& v) {
     auto& [count, semaphore] = v;
