@@ -230,6 +230,11 @@ std::vector<std::string> JobFlags::for_dump() const {
   }
   if (!external_memory.empty()) out.insert(out.end(), {"--external-memory", external_memory});
   if (!hash.empty()) out.insert(out.end(), {"--hash", hash});
+  const GpuFlags usual;
+  if (gpu.policy != usual.policy) out.insert(out.end(), {"--gpu", gpu.policy});
+  if (gpu.delta != usual.delta) out.insert(out.end(), {"--delta", gpu.delta});
+  if (gpu.lock_timeout_s != usual.lock_timeout_s)
+    out.insert(out.end(), {"--gpu-lock-timeout", fmt::format("{}", gpu.lock_timeout_s)});
   return out;
 }
 
@@ -249,6 +254,9 @@ void add_job_flags(VerbOptions& app, JobFlags& flags) {
   const VerbOption established = app.add_flag("--tcp-established", flags.tcp_established, "As for dump");
   app.add_flag("--tcp-close", flags.tcp_close, "As for dump").excludes(established);
   app.add_flag("--ext-unix-sk", flags.ext_unix_sk, "As for dump");
+  add_gpu_flag(app, flags.gpu, "As for dump: GPU state");
+  add_gpu_lock_timeout_flag(app, flags.gpu);
+  add_delta_flag(app, flags.gpu);
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
   app.add_option("--hash", flags.hash, "What pages are hashed with (default xxh3)")
       .one_of({"xxh3", "sha256"})

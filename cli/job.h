@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/gpu_flags.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/unique_fd.h"
@@ -113,6 +114,7 @@ class ImageFolder {
 struct JobFlags {
   bool shell_job = false, tcp_established = false, tcp_close = false, ext_unix_sk = false, no_compress = false;
   std::string external_pipes, external_memory, hash;
+  GpuFlags gpu;
   std::vector<std::string> for_dump() const;
   std::vector<std::string> for_restore() const;
 };

@@ -129,7 +129,7 @@ struct Elsewhere {
   const char* word;
   const char* hint;
 };
-constexpr std::array<Elsewhere, 10> kElsewhere = {{
+constexpr std::array<Elsewhere, 11> kElsewhere = {{
     {"--clean", "ckpt rm DIR removes an image"},
     {"--start",
      "nothing has to be started; ckpt run -- PROGRAM is for programs whose GPU memory is to be saved while they run"},
@@ -137,9 +137,10 @@ constexpr std::array<Elsewhere, 10> kElsewhere = {{
     {"--skip-target", "dump has --gpu auto, off or only; single kinds of resources cannot be chosen"},
     {"--option", "copy-on-write is what pre-dump does; recomputing is dump --delta recompute"},
     {"--pre-restore", "ckpt restore --lazy runs the process before its memory has been read"},
-    {"--migrate", "dump, copy the folder, and restore there, with --new-pidns where its numbers are taken"},
+    {"--migrate", "ckpt migrate -p PID --to HOST, with --new-pidns where its numbers are taken there"},
     {"--trace-resource", "--trace FILE writes a timeline of ckpt itself"},
-    {"--dip", "dump, copy the folder, and restore there"},
+    {"--dip", "ckpt migrate -p PID --to HOST"},
+    {"--every", "ckpt watch -p PID -f DIR --every TIME takes images while the process goes on, each of what differs"},
     {"--preserve", "dump -R leaves the process running"},
 }};
 

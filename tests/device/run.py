@@ -8,15 +8,17 @@ programs, CKPT_STANDIN the stand-in's libcuda.so.1; without the last the machine
 """
 import argparse
 import ctypes
+import glob
 import importlib.util
 import os
+import subprocess
 import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
 # pylint: disable=wrong-import-position
-from harness import SKIPPED, Failure, Skip, become_subreaper, ckpt, ckpt_restore, tree_of
+from harness import CKPT, SKIPPED, Failure, Skip, become_subreaper, ckpt, ckpt_restore, tree_of, wait_until
 
 _spec = importlib.util.spec_from_file_location("kernel_run", os.path.join(HERE, "..", "kernel", "run.py"))
 kernel = importlib.util.module_from_spec(_spec)
@@ -104,6 +106,27 @@ def flavour_suspend(target):
     target.check(0)
 
 
+def flavour_watched(target):
+    """Images while it goes on, one after the other, each of what differs; the newest of them is as good as any."""
+    folder = kernel.image(target, "images")
+    watch = subprocess.Popen([CKPT, "watch", "-p", str(target.pid), "-f", folder, "--every", "50ms", "--gpu", "only"], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(glob.glob(f"{folder}/*/manifest.json")) >= 2 or watch.poll() is not None, "two images")
+        target.step()
+        watch.terminate()  # after a last image
+        _, said = watch.communicate(timeout=60)
+    finally:
+        watch.kill()
+    if watch.returncode != 0:
+        raise Failure(f"watch: exit {watch.returncode}: {said}")
+    newest = sorted(os.listdir(folder))[-1]
+    if "(needs 0" not in said:
+        raise Failure(f"no image has a parent: {said}")
+    target.check(1)
+    kernel.restore_and_check(target, os.path.join("images", newest), 1)
+
+
 FLAVOURS = {name: kernel.FLAVOURS[name] for name in ("alone", "stopped")}
 FLAVOURS["by_hand"] = flavour_by_hand
 
@@ -114,6 +137,8 @@ def add_those_of_the_binary():
             FLAVOURS[name] = kernel.FLAVOURS[name]
     if " suspend " in ckpt("--help").out:
         FLAVOURS["suspend"] = flavour_suspend
+    if has_option("watch", "--gpu"):
+        FLAVOURS["watched"] = flavour_watched
 
 
 def prepare(place, settings):
