@@ -163,7 +163,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   }
   if (!options.files_root.empty()) {
     store::TreeImage tree = image->manifest().tree;
-    if (restore::content_names(tree).empty())
+    // Of a job's parts some may have none.
+    if (options.together == nullptr && restore::content_names(tree).empty())
       return fail(Code::kUsage, "--files-root", "the image has the content of no file (dump --files takes it along)");
     restore::move_contents(tree, options.files_root.string());
     store::describe_anew(*image, std::move(tree));

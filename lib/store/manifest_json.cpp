@@ -102,9 +102,11 @@ class JsonIn {
   }
   template <class I, size_t N>
   void numbers(const char* name, std::array<I, N>& values) {
-    with(name, [&] {
+    const bool is_optional = next_is_optional_;
+    with(name, [&, is_optional] {
       std::vector<I> read;
       read_elements(read, [&](I& v) { read_number(v); });
+      if (read.empty() && is_optional) return;
       if (read.size() != N) return reading_.fail(fmt::format("has {} elements, not {}", read.size(), N));
       std::copy(read.begin(), read.end(), values.begin());
     });

@@ -478,6 +478,25 @@ def tracker_that_was_killed():
         yield "its socket is left"
 
 
+def tracker_of_others():
+    """One that does not answer, and watches nobody above these processes, holds nobody up for long, and is named."""
+    with subprocess.Popen([CKPT, "run", "--track-fs", "--", "sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, start_new_session=True) as other:
+        wait_until(lambda: name_of(other.pid) == "sleep", "it is started")
+        mine = sockets_of(other.pid)
+        tracker = int(trackers_with(mine)[0])
+        os.kill(tracker, signal.SIGSTOP)
+        try:
+            with Target() as target:
+                begin = time.monotonic()
+                done = run("dump", "-p", str(target.pid), "-f", "image", "-R", "--files", "written")
+                if done.returncode != 0 or f"{mine[0]} does not answer" not in done.stderr or time.monotonic() - begin > 30:
+                    yield f"exit {done.returncode} after {time.monotonic() - begin} s: {done.stderr}"
+        finally:
+            os.kill(tracker, signal.SIGCONT)
+            other.kill()
+
+
 def tracked_from_below():
     """A process that a tracked one has started is dumped alone, once that one has ended, and another tracker has started."""
     os.mkdir("work")
@@ -603,7 +622,7 @@ def refuses():
                  (["--files", target.path("./data")], 2, "not written as plainly"),
                  (["--files", os.path.abspath("folder/data")], 2, "through a symbolic link"),
                  (["--files", "all"], 2, "neither written, nor open"), (["--files", "/nowhere/at/all"], 2, "no absolute path of a regular file"),
-                 (["--files", target.path("link")], 2, "no absolute path of a regular file"),
+                 (["--files", target.path("link")], 2, "through a symbolic link"),
                  (["--files", target.folder], 2, "no absolute path of a regular file"),
                  (["--files", "written", "--ghost-limit", "1"], 6, "--ghost-limit")]
         for words, code, text in cases:
@@ -622,4 +641,4 @@ if os.geteuid() != 0:
     sys.exit(77)
 become_subreaper()
 main(puts_back, needs_no_right_to_write, leaves_alone, elsewhere, without_room, has_no_root, increments, of_a_stranger, leases, refuses,
-     *([tracked, tracked_from_below, tracker_and_new_mounts, tracker_that_was_killed, says_what_it_does_not_watch] if can_track() else []))
+     *([tracked, tracked_from_below, tracker_and_new_mounts, tracker_that_was_killed, tracker_of_others, says_what_it_does_not_watch] if can_track() else []))

@@ -60,10 +60,11 @@ class ContentTaker {
     struct stat st{};
     const bool is_file = path.starts_with("/") && handle && ::fstat(handle.get(), &st) == 0 && S_ISREG(st.st_mode);
     if (!is_file && is_pattern(path)) return {};
+    const bool is_link = handle.get() == -ELOOP || (handle && S_ISLNK(st.st_mode));
     if (!is_file)
       return fail(Code::kUsage, "--files " + path,
-                  handle.get() == -ELOOP ? "leads through a symbolic link: name the file by its own path"
-                                         : "is no absolute path of a regular file that is there");
+                  is_link ? "leads through a symbolic link: name the file by its own path"
+                          : "is no absolute path of a regular file that is there");
     auto added = files_.add(path, st, fmt::format("/proc/self/fd/{}", handle.get()));
     if (!added) return std::move(added).error();
     return {};
@@ -75,8 +76,10 @@ class ContentTaker {
     for (const store::ProcessImage& process : out_.image.processes) {
       if (!process.zombie) pids.push_back(process.pid);
     }
-    CKPT_TRY_ASSIGN(const std::vector<state::WrittenFile> written, state::written_files(pids));
-    for (const state::WrittenFile& file : written) {
+    CKPT_TRY_ASSIGN(const state::WrittenFiles written, state::written_files(pids));
+    for (const std::string& tracker : written.silent)
+      out_.notes.push_back(tracker + " does not answer: what it knows of files that were written is not known here");
+    for (const state::WrittenFile& file : written.files) {
       const UniqueFd handle(state::open_in_tree(file.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
       struct stat st{};
       if (!handle || ::fstat(handle.get(), &st) != 0 || st.st_dev != file.device || st.st_ino != file.inode) {

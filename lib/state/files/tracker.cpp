@@ -467,17 +467,21 @@ Result<void> start_tracker(int root, std::vector<std::string>& unseen) {
 namespace {
 
 /// `is_theirs`: the tracker of one of the processes, or of one above them. Another one may have ended, and knew none.
+/// kBusy: another one says nothing.
 Result<std::string> ask_tracker(int folder, const std::string& name, const std::string& processes, bool is_theirs) {
   constexpr uint64_t kMost = 256 << 20;
   const UniqueFd socket = connect_to(folder, name, 0);
   const int error = -socket.get();
   if (!socket && (error == ENOENT || (error == ECONNREFUSED && !is_theirs))) return std::string();
   if (!socket) return sys_error(error, "ckpt-track", "cannot be asked which files were written");
-  const timeval patience{10, 0};
+  const timeval patience{is_theirs ? 10 : 1, 0};
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   std::string text;
   if (send_all(socket.get(), processes) && ::shutdown(socket.get(), SHUT_WR) == 0) {
-    CKPT_TRY_ASSIGN(text, io::read_all(socket.get(), kMost, "ckpt-track"));
+    auto all = io::read_all(socket.get(), kMost, "ckpt-track");
+    if (!all && !is_theirs && all.error().sys_errno == ECONNRESET) return std::string();
+    if (!all && !is_theirs && all.error().sys_errno == EAGAIN) all.error().code = Code::kBusy;
+    CKPT_TRY_ASSIGN(text, std::move(all));
   }
   if (text.empty() && is_theirs) return fail(Code::kIo, "ckpt-track", "does not say which files were written");
   return text;
@@ -499,8 +503,8 @@ Result<std::set<std::string>> sockets_above(const std::vector<int>& pids) {
 
 }  // namespace
 
-Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids) {
-  std::vector<WrittenFile> out;
+Result<WrittenFiles> written_files(const std::vector<int>& pids) {
+  WrittenFiles out;
   auto folder = open_common_run_folder();
   if (!folder) return out;  // whoever tracks has one
   CKPT_TRY_ASSIGN(const std::set<std::string> theirs, sockets_above(pids));
@@ -510,10 +514,12 @@ Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids) {
     processes += name + " ";
   }
   for (const std::string& socket : sockets_in(folder->get())) {
-    CKPT_TRY_ASSIGN(const std::string text, ask_tracker(folder->get(), socket, processes, theirs.count(socket) != 0));
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = std::min(text.find('\0', at), text.size());
-      const std::string entry = text.substr(at, end - at);
+    const auto text = ask_tracker(folder->get(), socket, processes, theirs.count(socket) != 0);
+    if (!text && text.error().code == Code::kBusy) out.silent.push_back(socket);
+    else if (!text) return text.error();
+    for (size_t at = 0; text && at < text->size();) {
+      const size_t end = std::min(text->find('\0', at), text->size());
+      const std::string entry = text->substr(at, end - at);
       at = end + 1;
       if (entry == kNothing) continue;
       if (entry == kMissed)
@@ -523,7 +529,7 @@ Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids) {
       WrittenFile file;
       if (!(words >> file.device >> file.inode) || words.get() != ' ' || !std::getline(words, file.path, '\0'))
         return fail(Code::kIo, "ckpt-track", "says what is not understood");
-      out.push_back(std::move(file));
+      out.files.push_back(std::move(file));
     }
   }
   return out;

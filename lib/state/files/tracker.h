@@ -23,8 +23,12 @@ struct WrittenFile {
   ino_t inode = 0;
   std::string path;  ///< its name now; " (deleted)" where it has another one, which is not known
 };
+struct WrittenFiles {
+  std::vector<WrittenFile> files;
+  std::vector<std::string> silent;  ///< trackers that say nothing, of nobody above the processes
+};
 /// What was opened for writing and closed, and is not gone, in the tracked trees that have one of `pids`: none where
-/// nothing is tracked. kIo: a tracker does not answer, or has missed something.
-Result<std::vector<WrittenFile>> written_files(const std::vector<int>& pids);
+/// nothing is tracked. kIo: the tracker of one of them, or of one above them, does not answer, or has missed something.
+Result<WrittenFiles> written_files(const std::vector<int>& pids);
 
 }  // namespace ckpt::state

@@ -28,12 +28,16 @@ struct Wanted {
   uint32_t anew = 0;  ///< executed anew, since who has these ids may look into it, and not into ckpt
 };
 
-bool take_ids(const Wanted& wanted) {
-  if (::syscall(SYS_setresgid, wanted.gid, wanted.gid, wanted.gid) != 0) return false;
-  if (::syscall(SYS_setresuid, wanted.uid, wanted.uid, wanted.uid) != 0) return false;
+bool drop_capabilities() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   const __user_cap_data_struct none[2] = {};
   return ::syscall(SYS_capset, &header, none) == 0;
+}
+
+bool take_ids(const Wanted& wanted) {
+  if (::syscall(SYS_setresgid, wanted.gid, wanted.gid, wanted.gid) != 0) return false;
+  if (::syscall(SYS_setresuid, wanted.uid, wanted.uid, wanted.uid) != 0) return false;
+  return drop_capabilities();
 }
 
 constexpr size_t kMostChildren = 16;
@@ -145,6 +149,7 @@ void wait_as_outsider() {
   // With its maker, who is there as long as somebody reads the answer.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const char done = 'y';
+  if (!drop_capabilities()) ::_exit(1);  // an execve by root has given all of them back
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0 || ::write(kAnswer, &done, 1) != 1) ::_exit(1);
   ::close(kAnswer);
   for (;;) ::pause();
