@@ -280,7 +280,8 @@ class Guarded : JobImages {
   void tell_saved(const char* event, const std::string& document) {
     const ImageFigures figures = figures_of(document);
     events_.tell(event, text_of(next_, figures), "pid", process_->pid(), "image", next_.dir.string(), "parent",
-                 next_.prev.string(), "stall_us", figures.stall_us, "bytes", figures.bytes);
+                 figures.fell_back.empty() ? next_.prev.string() : "", "fell_back", figures.fell_back, "stall_us",
+                 figures.stall_us, "bytes", figures.bytes);
   }
 
   // --- how it ends ---------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ constexpr size_t kMeasured = 5;
 struct WatchRequest {
   uint64_t period_us = 0;  ///< 0: none, or by the plan
   double mtbf_s = 0;       ///< 0: no plan
-  schedule::Limits limits;
+  schedule::Limits limits;  ///< `saving`: also of what was measured
   uint64_t restarts = 0;
 };
 
@@ -130,21 +130,39 @@ class Watch : JobImages {
     }
     running_ = 0;
     if (*code != 0) return run.error();
-    tell_saved(next, run.document(), watch.elapsed_us());
+    tell_saved(next, run.document(), watch);
     backoff_.progress();
     ++saved_;
     remove_superfluous();
     return {};
   }
 
-  void tell_saved(const ImageFolder::Next& next, const std::string& document, uint64_t us) {
+  void tell_saved(const ImageFolder::Next& next, const std::string& document, const Stopwatch& watch) {
     const ImageFigures figures = figures_of(document);
+    const uint64_t us = watch.elapsed_us();
+    // No process misses more than all of the time, however many of its threads wait.
+    const uint64_t cost = std::min(figures.stall_us + figures.waited_us, std::max(us, figures.stall_us));
     events_.tell("saved", text_of(next, figures) + ", " + human_us(us), "pid", process_.pid(), "image",
-                 next.dir.string(), "parent", next.prev.string(), "stall_us", figures.stall_us, "duration_us", us,
-                 "bytes", figures.bytes);
+                 next.dir.string(), "parent", figures.fell_back.empty() ? next.prev.string() : "", "fell_back",
+                 figures.fell_back, "stall_us", figures.stall_us, "cost_us", cost, "duration_us", us, "bytes",
+                 figures.bytes);
     stalls_.push_back(figures.stall_us);
     durations_.push_back(us);
     if (request_.mtbf_s > 0) plan();
+    if (request_.limits.saving) keep_limit(watch.started_us(), cost);
+  }
+
+  /// From the beginning of an image to that of the next one no more than the limit's part is what the image has cost.
+  void keep_limit(uint64_t began_us, uint64_t cost_us) {
+    constexpr double kMost = 1e15;
+    const double least = std::ceil(static_cast<double>(cost_us) / *request_.limits.saving);
+    const auto least_us = static_cast<uint64_t>(std::min(least, kMost));
+    timer_.not_before(began_us + least_us);
+    if (least_us <= timer_.period_us() || std::exchange(stretched_, true)) return;
+    events_.tell("stretched",
+                 fmt::format("images come less often than every {}, for --max-overhead {}: the last one has cost {}",
+                             format_duration(timer_.period_us()), flags_.max_overhead, human_us(cost_us)),
+                 "pid", process_.pid(), "period_us", timer_.period_us(), "next_us", least_us, "cost_us", cost_us);
   }
 
   static double mean_of_last(const std::vector<uint64_t>& values) {
@@ -254,6 +272,7 @@ class Watch : JobImages {
   std::vector<uint64_t> stalls_, durations_;
   uint64_t saved_ = 0;
   int stops_ = 0;
+  bool stretched_ = false;  ///< it was told that images come less often than asked for
   pid_t running_ = 0;  ///< the ckpt at work
 };
 
@@ -274,7 +293,8 @@ Result<WatchRequest> read_request(const WatchFlags& flags) {
     out.mtbf_s = static_cast<double>(mtbf) / 1e6;
   }
   if (!flags.max_overhead.empty()) {
-    if (flags.plan.empty()) return fail(Code::kUsage, "--max-overhead", "goes with --plan");
+    if (flags.plan.empty() && flags.every.empty())
+      return fail(Code::kUsage, "--max-overhead", "goes with --every and --plan");
     CKPT_TRY_ASSIGN(out.limits.saving, parse_part(flags.max_overhead, "--max-overhead"));
   }
   if (!flags.restarts) return out;
@@ -314,7 +334,9 @@ Command::Run add_watch(VerbOptions& app) {
                  "An image now, then as often as ckpt plan says for a failure every so often, by what images cost")
       .type_name("TIME")
       .excludes(every);
-  app.add_option("--max-overhead", flags->max_overhead, "As for plan").type_name("PART");
+  app.add_option("--max-overhead", flags->max_overhead,
+                 "Images may cost the process at most this part of its time: else they come less often")
+      .type_name("PART");
   app.add_flag("--on-sigterm", flags->on_sigterm,
                "An image when ckpt gets SIGTERM: with --every and --plan it does so, too");
   app.add_option("--full-every", flags->full_every, "The most images that one may lean on, itself counted (default 24)")

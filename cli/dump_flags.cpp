@@ -13,6 +13,7 @@
 
 #include "cli/plural.h"
 #include "cli/restore_copies.h"
+#include "cli/save_cost.h"
 #include "cli/stats_text.h"
 #include "cli/trace_flag.h"
 #include "lib/base/io.h"
@@ -165,6 +166,9 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
                  "No more iterations once the stop is predicted to last so many milliseconds (default 5)")
       .positive()
       .type_name("MS");
+  app.add_option("--validate-sample", flags.validate_sample,
+                 "Read so many of the unchanged pages again and compare; a full image where one differs")
+      .type_name("PART");
   app.add_option("--max-cow", flags.options.max_cow,
                  "Memory that copy-on-write may cost before the processes are stopped (default: no limit)")
       .as_size()
@@ -208,6 +212,11 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   CKPT_TRY(flags.options.actions.check());
   CKPT_TRY_ASSIGN(flags.options.iterations, parse_iterations("--iterations", flags.iterations));
   CKPT_TRY_ASSIGN(flags.options.gpu, gpu_options(flags.gpu));
+  if (!flags.validate_sample.empty()) {
+    CKPT_TRY_ASSIGN(flags.options.validate_sample, parse_part(flags.validate_sample, "--validate-sample"));
+    if (remote::is_url(flags.dir))  // from where nothing can be read again before all of it is there
+      return fail(Code::kUsage, "--validate-sample", "does not go with a URL");
+  }
   flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
@@ -376,6 +385,12 @@ std::string needs_text(const std::string& parent, const DumpFlags& flags) {
   return "  (needs " + parent + why + ")";
 }
 
+std::string validated_text(const engine::DumpReport& report) {
+  if (!report.fell_back.empty()) return "no: a full image in place of one that was not what the process was";
+  if (report.pages_validated == 0) return "no page was called unchanged";
+  return fmt::format("{} unchanged pages, read again: as the images have them", report.pages_validated);
+}
+
 }  // namespace
 
 void print_dump_report(Context& context, const char* verb, const DumpFlags& flags, const engine::DumpReport& report) {
@@ -390,7 +405,11 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
                                   {"id", manifest.id},
                                   {"parent", manifest.parent_path}};
     doc.update(nlohmann::ordered_json::parse(stats_json(stats)));
-    doc.update({{"tracked", report.tracked}, {"tracking_armed", report.armed}, {"target_state", report.target_state}});
+    doc.update({{"pages_validated", report.pages_validated},
+                {"fell_back", report.fell_back},
+                {"tracked", report.tracked},
+                {"tracking_armed", report.armed},
+                {"target_state", report.target_state}});
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return;
   }
@@ -410,6 +429,8 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
       {"meanwhile", load_text(stats)},
       {"target", report.target_state + (report.armed ? ", writes tracked for the next dump" : "")},
   };
+  if (flags.options.validate_sample > 0)
+    rows.insert(rows.begin() + 5, {"validated", validated_text(report)});
   if (!manifest.tree.gpu.driver.empty()) rows.insert(rows.begin() + 4, {"gpu", gpu_text(stats)});
   context.out.info_table(rows);
 }

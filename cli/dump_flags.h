@@ -43,6 +43,7 @@ struct DumpFlags {
   unsigned hold_limit_s = 600;
   std::string iterations = "auto";
   double downtime_goal_ms = 5;
+  std::string validate_sample;  ///< empty: not given
 };
 /// --files: what the words of it mean. kUsage.
 void add_files_flag(VerbOptions& app, std::vector<std::string>& words);

@@ -235,6 +235,7 @@ std::vector<std::string> JobFlags::for_dump() const {
   if (gpu.delta != usual.delta) out.insert(out.end(), {"--delta", gpu.delta});
   if (gpu.lock_timeout_s != usual.lock_timeout_s)
     out.insert(out.end(), {"--gpu-lock-timeout", fmt::format("{}", gpu.lock_timeout_s)});
+  if (!validate_sample.empty()) out.insert(out.end(), {"--validate-sample", validate_sample});
   return out;
 }
 
@@ -258,6 +259,7 @@ void add_job_flags(VerbOptions& app, JobFlags& flags) {
   add_gpu_lock_timeout_flag(app, flags.gpu);
   add_delta_flag(app, flags.gpu);
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
+  app.add_option("--validate-sample", flags.validate_sample, "As for dump").type_name("PART");
   app.add_option("--hash", flags.hash, "What pages are hashed with (default xxh3)")
       .one_of({"xxh3", "sha256"})
       .type_name("xxh3|sha256");

@@ -113,8 +113,8 @@ class ImageFolder {
 /// Options of dump and pre-dump that a job needs for each image, and of restore; handed on as they are.
 struct JobFlags {
   bool shell_job = false, tcp_established = false, tcp_close = false, ext_unix_sk = false, no_compress = false;
-  std::string external_pipes, external_memory, hash;
   GpuFlags gpu;
+  std::string external_pipes, external_memory, hash, validate_sample;
   std::vector<std::string> for_dump() const;
   std::vector<std::string> for_restore() const;
 };

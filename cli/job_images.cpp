@@ -17,7 +17,8 @@ ImageFigures figures_of(const std::string& document) {
   const auto doc = nlohmann::json::parse(document, nullptr, false);
   auto number = [&](const char* name) { return doc.is_object() ? doc.value(name, uint64_t{0}) : 0; };
   const uint64_t frozen = number("frozen_us");
-  return {frozen, frozen + number("stops_us"), number("bytes_written")};
+  return {frozen, frozen + number("stops_us"), number("bytes_written"), number("target_waited_us"),
+          doc.is_object() ? doc.value("fell_back", std::string()) : std::string()};
 }
 
 void JobImages::wait(int fd, std::optional<uint64_t> us) const {
@@ -48,8 +49,10 @@ Result<CkptRun> JobImages::start_run(const char* verb, int pid, const ImageFolde
 }
 
 std::string JobImages::text_of(const ImageFolder::Next& next, const ImageFigures& figures) {
-  return fmt::format("image {}{}: {}, stood still for {}", escape_for_terminal(next.dir.string()),
-                     next.prev.empty() ? "" : " (needs " + next.prev.filename().string() + ")",
+  const std::string needs = !figures.fell_back.empty() ? " (full: " + figures.fell_back + ")"
+                            : next.prev.empty()        ? ""
+                                                       : " (needs " + next.prev.filename().string() + ")";
+  return fmt::format("image {}{}: {}, stood still for {}", escape_for_terminal(next.dir.string()), needs,
                      human_bytes(figures.bytes), human_us(figures.stall_us));
 }
 

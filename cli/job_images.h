@@ -13,6 +13,8 @@ namespace ckpt::cli {
 /// What one image has cost: of the document that its run has left; zeros where there is none.
 struct ImageFigures {
   uint64_t frozen_us = 0, stall_us = 0, bytes = 0;  ///< stall: frozen and brief stops together
+  uint64_t waited_us = 0;  ///< the threads of the processes waited for a processor meanwhile, in all
+  std::string fell_back;   ///< why it is a full image, where validation has found something; else empty
 };
 ImageFigures figures_of(const std::string& document);
 

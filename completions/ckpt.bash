@@ -64,6 +64,7 @@ _ckpt() {
     pre-dump:--iterations|pre-dump:--rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--max-iterations|pre-dump:--max-rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--downtime-goal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--validate-sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--max-cow) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
@@ -92,6 +93,7 @@ _ckpt() {
     dump:--iterations|dump:--rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--max-iterations|dump:--max-rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--downtime-goal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--validate-sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--max-cow) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
@@ -152,9 +154,7 @@ _ckpt() {
     watch:--restart) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
     watch:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
-    watch:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
-    watch:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    watch:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
+    watch:--validate-sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     guard:-f|guard:-D|guard:--images-dir|guard:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--grace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -168,9 +168,7 @@ _ckpt() {
     guard:--status) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
     guard:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
-    guard:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
-    guard:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    guard:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
+    guard:--validate-sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) _ckpt_pids "$cur"; return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -290,14 +288,14 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --validate-sample --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --validate-sample --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --drop-labels --files-root --force --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --files --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --drop-labels --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help --track-fs -V --version -h --help --json --progress --color -q --quiet' ;;
-    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
-    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --validate-sample --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --validate-sample --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
     lock) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;

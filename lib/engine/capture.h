@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "lib/engine/capture_context.h"
 #include "lib/engine/capture_devices.h"
@@ -10,6 +11,7 @@
 #include "lib/engine/new_image.h"
 #include "lib/engine/precopy_loop.h"
 #include "lib/engine/tracees.h"
+#include "lib/memory/page_sample.h"
 #include "lib/state/landlock/capture.h"
 #include "lib/state/sockets/connections.h"
 
@@ -17,7 +19,9 @@ namespace ckpt::engine {
 
 struct Capture {
   Capture(CaptureContext::Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
-      : context(verb, options, progress, cancel) {}
+      : context(verb, options, progress, cancel) {
+    if (options.validate_sample > 0) sample.emplace(options.validate_sample);
+  }
 
   capture::OutsiderMaker outsiders;  ///< first: it is made before there is much memory
   CaptureContext context;
@@ -27,6 +31,9 @@ struct Capture {
   PrecopyLoop precopy{context, tracees, image};
   std::optional<FreezePlan> plan;
   capture::HeldConnections connections;
+  std::optional<capture::PageSample> sample;  ///< of the pages that are called unchanged; nothing: none is wanted
+  capture::PageSample::Compared validated;
+  std::string differs;  ///< what validation has found, in words; empty: nothing
 };
 
 }  // namespace ckpt::engine

@@ -25,6 +25,9 @@ class Dump {
   ~Dump() { (void)give_back(); }
 
   Result<DumpReport> run();
+  /// After a failure: what validation has found, in words. Empty: that is not why.
+  const std::string& differs() const { return capture_.differs; }
+  uint64_t pages_validated() const { return capture_.validated.pages; }
 
  private:
   Result<DumpReport> take_image();
@@ -163,6 +166,7 @@ Result<void> Dump::take_window(OwnedMemory::Copy copy) {
   CKPT_TRY(window_->make_copies());
   CKPT_TRY(window_->scan());
   CKPT_TRY(window_->copy());
+  CKPT_TRY(window_->sample());
   if (together_ != nullptr && capture_.context.runs_on()) {
     CKPT_TRY(together_->captured());
     capture_.context.phase("meet");
@@ -209,16 +213,45 @@ Result<T> with_target_state(int pid, Result<T> result) {
   return std::move(error).with_target("none: it has ended, or was never there");
 }
 
+/// Where validation finds that the image is not what the tree was, nothing is left of it, the tree goes on, and a full
+/// one is taken that relies on no write tracking. A job's members would have to agree on that: there it is the error.
+Result<DumpReport> capture_tree(CaptureContext::Verb verb, const DumpOptions& options, ProgressSink& progress,
+                                const Cancel& cancel) {
+  std::string why;
+  uint64_t validated = 0;
+  {
+    Dump first(verb, options, progress, cancel);
+    auto taken = first.run();
+    why = first.differs(), validated = first.pages_validated();
+    const bool is_why = !taken && taken.error().code == Code::kMismatch && !why.empty();
+    if (!is_why || options.together != nullptr) return taken;
+  }
+  progress.note(why + ": the image is taken anew, a full one that relies on no write tracking");
+  DumpOptions full = options;
+  full.prev.clear();
+  full.no_prev = true, full.iterations = 0, full.validate_sample = 0;
+  // May be called before `capture_tree` has it back.
+  if (options.before_common_end) {
+    full.before_common_end = [&](const DumpReport& report) {
+      DumpReport told = report;
+      told.pages_validated = validated, told.fell_back = why;
+      options.before_common_end(told);
+    };
+  }
+  Dump second(verb, full, progress, cancel);
+  CKPT_TRY_ASSIGN(DumpReport out, second.run());
+  out.pages_validated = validated, out.fell_back = std::move(why);
+  return out;
+}
+
 }  // namespace
 
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state(options.pid,
-                           [&] { return Dump(CaptureContext::Verb::kPreDump, options, progress, cancel).run(); }());
+  return with_target_state(options.pid, capture_tree(CaptureContext::Verb::kPreDump, options, progress, cancel));
 }
 
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state(options.pid,
-                           [&] { return Dump(CaptureContext::Verb::kDump, options, progress, cancel).run(); }());
+  return with_target_state(options.pid, capture_tree(CaptureContext::Verb::kDump, options, progress, cancel));
 }
 
 Result<DumpEstimate> estimate_pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {

@@ -60,6 +60,9 @@ struct DumpOptions {
   bool rehearse =
       false;  ///< dump only: the image is kept, and the target ended, only if a rehearsal finds no difference
   bool sha256_pages = false;       ///< SHA-256 of the pages files, too
+  /// This part of the pages that write tracking calls unchanged is read again and compared with the image: where one
+  /// differs, a full image that relies on no tracking is taken instead (of a job's member: none, kMismatch). 0: none.
+  double validate_sample = 0;
   unsigned workers = 0;            ///< 0: one a core
   uint64_t freeze_timeout_us = 10'000'000;
   /// Takes the image elsewhere once all of it is in the folder that it is given, before it has its name: where this
@@ -93,6 +96,8 @@ struct DumpReport {
   std::filesystem::path dir;
   bool tracked = false;            ///< unwritten pages were known from dirty tracking
   bool armed = false;              ///< tracking is armed for the next pre-dump or dump
+  uint64_t pages_validated = 0;    ///< unchanged ones, read again and compared with the image
+  std::string fell_back;           ///< what validation has found, so that this is a full image; empty: nothing
   std::string target_state;        ///< "running", "stopped", "ended"
 };
 

@@ -60,6 +60,8 @@ Result<void> Finish::copy_deferred() {
     if (state.snapshot) {
       CKPT_TRY(plan_snapshot(image));
       count(state.plan.snapshot);
+      if (capture_.sample && tracee.tracked())
+        capture_.sample->read({image.space, state.snapshot->pid(), -1, 0, state.plan.snapshot}, capture_.plan->pool());
       snapshots.push_back({image.space, state.snapshot->pid(), -1, 0, std::move(state.plan.snapshot)});
     } else if (tracee.tracked()) {
       std::vector<capture::BlockPlan> blocks = capture::plan_unchanged(tracee.changes, image.maps);
@@ -184,6 +186,7 @@ Result<void> Finish::commit() {
   Together* const together = context_.options.together;
   CKPT_TRY(capture_.image.writer().commit(manifest, [&](const std::filesystem::path& dir) -> Result<void> {
     CKPT_TRY(check_madvise());
+    CKPT_TRY(validate(dir));
     if (context_.options.rehearse) CKPT_TRY(rehearse_image(dir));
     if (context_.options.publish) {
       CKPT_TRY(context_.options.publish(dir));
@@ -200,6 +203,37 @@ Result<void> Finish::check_madvise() {
   if (unchanged) return {};
   return fail(Code::kBusy, proc::describe_pid(context_.options.pid),
               "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
+}
+
+/// The pages of the sample with what the image and its parents have of them. With a difference there is no such image,
+/// and `differs` says why: so it does where a page that the image leans on cannot be had.
+Result<void> Finish::validate(const std::filesystem::path& dir) {
+  if (!capture_.sample || capture_.sample->empty()) return {};
+  auto compare = [&]() -> Result<capture::PageSample::Compared> {
+    CKPT_TRY_ASSIGN(const auto image, store::ImageReader::open(dir));
+    return capture_.sample->compare(*image, context_.options.workers);
+  };
+  auto found = compare();
+  context_.phase("validate");
+  if (found) capture_.validated = *found;
+  if (found && found->different == 0) return {};
+  const bool is_why = found || found.error().code == Code::kCorrupt || found.error().code == Code::kNotFound ||
+                      found.error().code == Code::kIo;
+  if (!is_why) return std::move(found).error();
+  if (!found) {
+    capture_.differs = "a page that is to be unchanged cannot be had from the images: " + found.error().text();
+  } else {
+    int pid = 0;
+    for (const store::ProcessImage& image : context_.manifest.tree.processes) {
+      if (image.space == static_cast<int>(found->first >> store::kSpaceShift)) pid = image.pid;
+    }
+    capture_.differs = fmt::format("{} of {} pages that are to be unchanged are not as the images have them, the first "
+                                   "at {:#x} of process {}",
+                                   found->different, found->pages,
+                                   found->first & ((uint64_t{1} << store::kSpaceShift) - 1), pid);
+  }
+  return Error(Code::kMismatch, context_.options.dir.string(), capture_.differs)
+      .with_hint("dump --no-prev --iterations 0 relies on no write tracking and on no other image");
 }
 
 /// With a difference there is no image, and the tree goes on.
@@ -321,6 +355,7 @@ Result<void> Finish::kill_tree() {
 DumpReport Finish::report(std::string target_state) {
   DumpReport out;
   out.totals = capture_.image.writer().totals();
+  out.pages_validated = capture_.validated.pages;
   out.tracked = capture_.tracees.any_tracked(), out.armed = window_.of(context_.options.pid).armed;
   out.manifest = std::move(context_.manifest);
   out.dir = context_.options.dir;

@@ -32,6 +32,7 @@ class Finish {
   Result<void> write_contents();
   void count_usage();
   Result<void> check_madvise();
+  Result<void> validate(const std::filesystem::path& dir);
   Result<void> rehearse_image(const std::filesystem::path& dir);
   void hand_over_tracking();
   bool ends_with_init() const;

@@ -308,6 +308,20 @@ Result<void> FreezeWindow::copy() {
   return {};
 }
 
+Result<void> FreezeWindow::sample() {
+  if (!capture_.sample) return {};
+  capture_.sample->clear();
+  CKPT_TRY(each_memory(context_.manifest.tree, [&](store::ProcessImage& image) -> Result<void> {
+    const Tracee& tracee = capture_.tracees.of(image.pid);
+    if (!tracee.tracked() || states_[image.pid].snapshot) return {};
+    capture_.sample->read({image.space, image.pid, -1, 0, capture::plan_unchanged(tracee.changes, image.maps)},
+                          capture_.plan->pool());
+    return {};
+  }));
+  context_.phase("sample");
+  return {};
+}
+
 Result<void> FreezeWindow::write() {
   if (held_ != Held::kInStaging) return {};
   return capture_.plan->staging()->write(copied_, capture_.image.writer(), context_.copy_options());

@@ -48,6 +48,8 @@ class FreezeWindow {
   Result<void> scan();
   /// Into the staging room if they fit, else straight through to the image.
   Result<void> copy();
+  /// Reads the pages that are to be validated of processes without a snapshot.
+  Result<void> sample();
   /// The tree goes on if it is to go on.
   Result<void> end();
 

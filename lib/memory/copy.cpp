@@ -186,6 +186,25 @@ uint64_t total_bytes(const std::vector<SpaceBlocks>& parts) {
   return out;
 }
 
+void read_each_block(const SpaceBlocks& part, WorkerPool* pool, const std::function<void(size_t, ByteSpan)>& take) {
+  const std::vector<SpaceBlocks> parts = {part};
+  const std::vector<PlacedBatch> batches = batches_of(parts);
+  (void)side_by_side(pool, batches.size(), [&](size_t i) -> Result<void> {
+    const Batch& batch = batches[i].batch;
+    const auto first = static_cast<size_t>(batch.blocks.data() - parts[0].blocks.data());
+    MutableByteSpan data = batch_buffer(batch.bytes());
+    const bool all = static_cast<bool>(read_batch(batch, data));
+    for (size_t j = 0; j < batch.blocks.size(); ++j) {
+      const Batch one{batch.part, batch.blocks.subspan(j, 1)};
+      const MutableByteSpan bytes = data.first(one.bytes());
+      const bool read = all || read_batch(one, bytes).has_value();
+      take(first + j, read ? ByteSpan(bytes) : ByteSpan());
+      data = data.subspan(bytes.size());
+    }
+    return {};
+  });
+}
+
 Result<void> copy_blocks(const std::vector<SpaceBlocks>& parts, store::ImageWriter& writer,
                          const CopyOptions& options) {
   return for_batches(parts, options, [&](const Batch& batch, size_t) -> Result<void> {

@@ -2,6 +2,7 @@
 // it reuses, then hashing and writing them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -35,6 +36,10 @@ uint64_t total_bytes(const std::vector<SpaceBlocks>& parts);
 
 /// Reads the blocks' data pages and adds them to the image. Memory: one MiB a worker.
 Result<void> copy_blocks(const std::vector<SpaceBlocks>& parts, store::ImageWriter& writer, const CopyOptions& options);
+
+/// Reads each block's data pages and hands them to `take`, with the number of the block in `part`: nothing of a block
+/// that cannot be read. From the threads of `pool`, too (null: this one alone), each block once.
+void read_each_block(const SpaceBlocks& part, WorkerPool* pool, const std::function<void(size_t, ByteSpan)>& take);
 
 /// What an iteration of pre-copy found out.
 struct Precopied {

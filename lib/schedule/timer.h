@@ -15,11 +15,12 @@ class SaveTimer {
   /// The first one is due after one period. `period_us` 0: none ever is.
   SaveTimer(uint64_t period_us, uint64_t now_us) : period_us_(period_us), due_us_(now_us + period_us) {}
 
-  bool is_due(uint64_t now_us) const { return period_us_ > 0 && now_us >= due_us_; }
+  bool is_due(uint64_t now_us) const { return wait_us(now_us) == 0; }
   /// Nothing: never.
   std::optional<uint64_t> wait_us(uint64_t now_us) const {
     if (period_us_ == 0) return std::nullopt;
-    return now_us >= due_us_ ? 0 : due_us_ - now_us;
+    const uint64_t at = std::max(due_us_, not_before_us_);
+    return now_us >= at ? 0 : at - now_us;
   }
   /// A save has begun.
   void begun(uint64_t now_us) {
@@ -29,9 +30,11 @@ class SaveTimer {
   uint64_t period_us() const { return period_us_; }
   /// Another period from now on.
   void set_period(uint64_t period_us, uint64_t now_us) { period_us_ = period_us, due_us_ = now_us + period_us; }
+  /// None is due before that time, whatever the period; until the next call.
+  void not_before(uint64_t us) { not_before_us_ = us; }
 
  private:
-  uint64_t period_us_, due_us_;
+  uint64_t period_us_, due_us_, not_before_us_ = 0;
 };
 
 /// Attempts in a row without progress between them: each waits twice as long as the one before.

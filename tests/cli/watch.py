@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """ckpt watch: images every so often, retention, the end of the process, restarts from the newest good image, kill -9 of watch."""
 import contextlib
+import datetime
 import glob
 import os
 import signal
@@ -164,12 +165,37 @@ def planned():
         watch.wait(30)
 
 
+def moment(event):
+    """Microseconds."""
+    return int(datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp() * 1e6)
+
+
+def no_more_than_the_limit():
+    """However often: from image to image at most a twentieth of the time is what the earlier one cost."""
+    limit = 0.05
+    with counter() as job, watching("-p", str(job.pid), "-f", "images", "--every", "1ms", "--max-overhead", "5%", "--validate-sample", "10%") as watch:
+        wait_until("four images", lambda: len(events("saved")) >= 4, 120)
+        watch.send_signal(signal.SIGTERM)
+        watch.wait(30)
+        saved = events("saved")[:4]
+    for one, next_one in zip(saved, saved[1:]):
+        began = [moment(event) - event["duration_us"] for event in (one, next_one)]
+        # An event is told a little after its image.
+        if not one["stall_us"] <= one["cost_us"] <= limit * (began[1] - began[0] + 20_000):
+            yield f"cost {one['cost_us']} us in {began[1] - began[0]} us"
+    if any(event["fell_back"] for event in saved) or not all(event["parent"] for event in saved[1:]):
+        yield f"{saved}"
+    told = events("stretched")
+    if len(told) != 1 or told[0]["period_us"] != 1000 or told[0]["next_us"] < told[0]["cost_us"] / limit:
+        yield f"stretched: {told}"
+
+
 def wrong_usage():
     me = str(os.getpid())
     for more, words, code in ((["-p", me], "--every, --plan or --on-sigterm is required", 2), (["-p", "0", "--every", "1s"], "-p 0: is not a pid", 2),
                               (["-p", me, "--every", "soon"], "--every: 'soon' is not a duration", 2), (["-p", me, "--every", "0"], "--every: has to be", 2),
                               (["-p", me, "--every", "1s", "--restart", "no"], "--restart: 'no' is not a number", 2),
-                              (["-p", me, "--every", "1s", "--max-overhead", "3%"], "--max-overhead: goes with --plan", 2),
+                              (["-p", me, "--on-sigterm", "--max-overhead", "3%"], "--max-overhead: goes with --every and --plan", 2),
                               (["-p", "4194305", "--every", "1s"], "no such process|is not a pid|is no process", 4)):
         yield from problems(["watch", "-f", "images", *more], code, err=words)
     if os.path.exists("images"):
@@ -184,4 +210,4 @@ if os.geteuid() != 0:
     print("skipped: cli_watch: dumps and restores want root")
     sys.exit(SKIPPED)
 main(every_so_often_and_a_last_one, restores_what_died, a_normal_end_is_the_end, a_damaged_image_is_not_the_newest_good_one, killed_in_the_middle,
-     planned, wrong_usage)
+     planned, no_more_than_the_limit, wrong_usage)

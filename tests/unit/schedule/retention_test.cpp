@@ -86,6 +86,14 @@ TEST_CASE("timer: from beginning to beginning, nothing is made up for") {
   CHECK(timer.wait_us(1450) == 50);
   timer.set_period(10, 2000);
   CHECK(timer.wait_us(2000) == 10);
+  timer.not_before(2035);
+  CHECK_FALSE(timer.is_due(2034));
+  CHECK(timer.wait_us(2012) == 23);
+  CHECK(timer.is_due(2035));
+  timer.begun(2035);  // those of 2020 and 2030 were missed
+  CHECK(timer.wait_us(2035) == 5);
+  timer.not_before(2036);
+  CHECK(timer.wait_us(2036) == 4);
   CHECK_FALSE(SaveTimer(0, 5).is_due(1'000'000));
   CHECK_FALSE(SaveTimer(0, 5).wait_us(7).has_value());
 }
