@@ -15,6 +15,7 @@
 #include "lib/repository/pull.h"
 #include "lib/repository/push.h"
 #include "lib/store/image.h"
+#include "lib/store/job.h"
 
 namespace ckpt::cli {
 
@@ -55,7 +56,7 @@ Result<void> run_push(Context& context, const PushFlags& flags) {
     options.name = path.filename() == "." || path.filename() == ".." ? fs::canonical(path, ec).filename().string()
                                                                      : path.filename().string();
   }
-  if (!store::ImageReader::looks_like_image(path)) {
+  if (!store::ImageReader::looks_like_image(path) && !store::looks_like_job(path)) {
     std::error_code ec;
     if (!fs::exists(path, ec)) return fail(Code::kNotFound, flags.path, "there is no such file or folder");
     options.format = formats::format_name_of(path);

@@ -27,7 +27,7 @@ struct Ref {
   std::string created;  ///< of a process image when it was taken, else as `pushed`; RFC 3339 in UTC
   std::string pushed;
   std::string kind;    ///< "process" or "model"
-  std::string format;  ///< of a model: "safetensors", ...; of a process image "dump" or "pre-dump"
+  std::string format;  ///< of a model: "safetensors", ...; of a process image "dump", "pre-dump" or "job"
   std::string path;    ///< of what was pushed below the folder that a pull makes; empty: it is that folder
   uint64_t bytes = 0;  ///< of all files
   uint64_t files = 0, images = 0;

@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "lib/base/io.h"
 #include "lib/base/json_text.h"
 #include "lib/store/chain_layout.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image_files.h"
+#include "lib/store/job.h"
 
 namespace ckpt::repository {
 
@@ -142,10 +144,8 @@ class Walk {
   const Cancel& cancel_;
 };
 
-Result<void> add_chain(const std::vector<store::ChainImage>& chain, Walk& walk, Source& out) {
-  const fs::path top = store::common_folder(chain);
-  out.path = chain[0].dir.lexically_relative(top).string();
-  CKPT_TRY(walk.add_folder_alone(chain[0].dir, ""));
+/// Images that lie below `top`.
+Result<void> add_images(const std::vector<store::ChainImage>& chain, const fs::path& top, Walk& walk) {
   std::map<std::string, const store::ChainImage*> images;  // by path: those that lie in another come after it
   for (const store::ChainImage& image : chain) images.emplace(image.dir.lexically_relative(top).string(), &image);
   std::map<std::string, bool> made;
@@ -165,6 +165,52 @@ Result<void> add_chain(const std::vector<store::ChainImage>& chain, Walk& walk, 
   return {};
 }
 
+Result<void> add_chain(const std::vector<store::ChainImage>& chain, Walk& walk, Source& out) {
+  const fs::path top = store::common_folder(chain);
+  out.path = chain[0].dir.lexically_relative(top).string();
+  CKPT_TRY(walk.add_folder_alone(chain[0].dir, ""));
+  return add_images(chain, top, walk);
+}
+
+/// The parts of a job's image with their parents, each image once.
+Result<std::vector<store::ChainImage>> images_of(const fs::path& folder, const store::Job& job) {
+  std::vector<store::ChainImage> out;
+  std::set<fs::path> known;
+  for (uint32_t rank = 0; rank < job.members.size(); ++rank) {
+    const fs::path part = folder / store::part_name(rank);
+    if (auto there = store::read_part(folder, job, rank); !there)
+      return Error(std::move(there).error()).with_hint("a job's image is pushed from where all of its parts are");
+    std::error_code ec;
+    if (fs::canonical(part, ec) != part) return fail(Code::kUnsupported, part.string(), "is a symbolic link");
+    CKPT_TRY_ASSIGN(const std::vector<store::ChainImage> chain, store::find_chain(part));
+    for (const store::ChainImage& image : chain) {
+      if (known.insert(image.dir).second) out.push_back(image);
+    }
+  }
+  return out;
+}
+
+/// `job.json` comes last: what names the parts is not there before them.
+Result<void> add_job(const fs::path& folder, Walk& walk, Source& out) {
+  CKPT_TRY_ASSIGN(const store::Job job, store::read_job(folder));
+  CKPT_TRY_ASSIGN(const std::vector<store::ChainImage> images, images_of(folder, job));
+  out.kind = "process", out.format = "job", out.created = job.created, out.images = images.size();
+  const fs::path top = store::common_folder(images);
+  std::set<fs::path> jobs;  // the images that the parts lean on are parts of earlier ones
+  for (const store::ChainImage& image : images) {
+    if (image.dir.parent_path() != folder && store::looks_like_job(image.dir.parent_path()))
+      jobs.insert(image.dir.parent_path());
+  }
+  CKPT_TRY(walk.add_folder_alone(folder, ""));
+  CKPT_TRY(add_images(images, top, walk));
+  auto add = [&](const fs::path& of) {
+    return walk.add(of / store::kJobName, (of / store::kJobName).lexically_relative(top).string(), nullptr);
+  };
+  for (const fs::path& other : jobs) CKPT_TRY(add(other));
+  if (folder != top) out.path = folder.lexically_relative(top).string();
+  return add(folder);
+}
+
 }  // namespace
 
 Result<Source> find_source(const fs::path& path, const Cancel& cancel) {
@@ -173,7 +219,9 @@ Result<Source> find_source(const fs::path& path, const Cancel& cancel) {
   if (ec) return sys_error(ec.value(), path.string(), "cannot be opened");
   Source out;
   Walk walk(out, cancel);
-  if (!store::ImageReader::looks_like_image(there)) {
+  if (store::looks_like_job(there)) {
+    CKPT_TRY(add_job(there, walk, out));
+  } else if (!store::ImageReader::looks_like_image(there)) {
     out.kind = "model";
     const bool folder = fs::is_directory(there, ec);
     if (!folder) out.path = there.filename().string();

@@ -28,14 +28,15 @@ struct Source {
   std::vector<Entry> entries;  ///< without the content of files
   std::vector<SourceFile> files;
   std::vector<SourceFile> folders;  ///< what they were like, but those of images
-  std::string kind, format;  ///< of a process image; else kind "model"
+  std::string kind, format;  ///< of a process image, or a job's ("process", "job"); else kind "model"
   std::string created;       ///< of a process image
   std::string path;          ///< as Ref::path
   uint64_t bytes = 0, images = 0;
 };
 
-/// A process image and its parents, or any other file or folder. Links that lead out, sockets, devices and pipes are
-/// refused by name (kUnsupported), and so is an image whose parents are not where it says (kNotFound, kCorrupt).
+/// A process image and its parents, the image of a job with those of all of its parts (kNotFound: one is not here), or
+/// any other file or folder. Links that lead out, sockets, devices and pipes are refused by name (kUnsupported), and
+/// so is an image whose parents are not where it says (kNotFound, kCorrupt).
 Result<Source> find_source(const std::filesystem::path& path, const Cancel& cancel);
 
 /// The file opened, without following a link. kMismatch: it is not the one that was found.

@@ -280,6 +280,71 @@ def rounds(size, count, worse=None, **keywords):
     yield from with_job(size, work, worse, **keywords)
 
 
+REPLICA = """
+import mmap, os, random, sys, time
+memory = mmap.mmap(-1, 68 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory[:64 << 20] = random.Random(7).randbytes(64 << 20)  # the same in all
+memory[64 << 20:66 << 20] = os.urandom(2 << 20)
+open(sys.argv[1], "w").close()
+while True:
+    time.sleep(0.05)
+    memory[67 << 20] = (memory[67 << 20] + 1) % 256
+"""
+
+
+def content_of(folder):
+    found = {}
+    for above, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "children"]  # say where others lie on this host
+        for name in names:
+            with open(os.path.join(above, name), "rb") as stream:
+                found[os.path.relpath(os.path.join(above, name), folder)] = stream.read()
+    return found
+
+
+def replicas_are_stored_once():
+    """Four ranks with the same 64 MiB and 2 MiB of their own, a pre-dump and the dump that leans on it: a store has the 64 MiB once."""
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", REPLICA, f"ready.{i}"], start_new_session=True, **quiet) for i in range(4)]
+    try:
+        wait_until(lambda: all(os.path.exists(f"ready.{i}") for i in range(4)), "the ranks are there")
+        member = "-p " + one_of([process.pid for process in processes])
+        finish(start_together(CKPT, 4, "pre-dump", "-f", "saved/before", member=member), 0)
+        finish(start_together(CKPT, 4, "dump", "-R", "-f", "saved/now", "--prev", "saved/before", member=member), 0)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    pushed = run("push", "saved/now", "--store", "store", "--json")
+    if pushed.returncode != 0:
+        yield f"{pushed}"
+        return
+    report = json.loads(pushed.stdout)
+    least, most = (64 + 4 * 2) << 20, (64 + 4 * (2 + 12)) << 20  # the rest: four interpreters
+    if (report["kind"], report["format"], report["images"]) != ("process", "job", 8) or not least <= report["stored_bytes"] <= most:
+        yield f"{report}"
+    if report["bytes"] < 4 * 66 << 20:
+        yield f"the images are too small for that: {report}"
+    print(f"four ranks: {report['bytes'] >> 20} MiB of images take {report['stored_bytes'] >> 20} MiB of the store")
+    pulled = run("pull", "now", "--store", "store", "--dir", "back", "--json")
+    if pulled.returncode != 0 or not json.loads(pulled.stdout)["path"].endswith("/back/now") or content_of("back") != content_of("saved"):
+        yield f"{pulled}: {sorted(content_of('back'))}, {sorted(content_of('saved'))}"
+    for path in ("back/now", "back/before"):
+        sound = run("verify", path)
+        if sound.returncode != 0 or "4 parts" not in sound.stderr:
+            yield f"{path}: {sound}"
+    # A job alone, whose folder is all that is pushed; and one that lacks a part.
+    alone = run("push", "back/before", "--store", "store", "--json")
+    if alone.returncode != 0 or json.loads(alone.stdout)["new_chunks"] > 20 or run("pull", "before", "--store", "store", "--dir", "alone").returncode != 0:
+        yield f"{alone}"
+    elif content_of("alone") != content_of("back/before") or run("verify", "alone").returncode != 0:
+        yield f"alone: {sorted(content_of('alone'))}"
+    shutil.rmtree("back/now/rank-2")
+    lacking = run("push", "back/now", "--store", "store", "--name", "lacking")
+    if lacking.returncode != 4 or "rank-2" not in lacking.stderr or "all of its parts" not in lacking.stderr:
+        yield f"{lacking}"
+
+
 def long_rounds_of_two():
     yield from rounds(2, 50)
 
@@ -297,4 +362,4 @@ become_subreaper()
 if LONG:
     main(long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, a_killed_member_leaves_all_going_on)
 main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_member_that_hangs_holds_nobody_for_long,
-     a_killed_member_leaves_all_going_on)
+     a_killed_member_leaves_all_going_on, replicas_are_stored_once)
