@@ -109,7 +109,7 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
 }
 
 Result<void> inspect_job_as(Context& context, const InspectOptions& options) {
-  const bool plain = check_views(options).has_value() && options.globs.empty() && !options.stats && !options.common &&
+  const bool plain = check_views(options).has_value() && options.globs.empty() && !options.common &&
                      !options.tree && !options.files && !options.maps && !options.descriptors && !options.threads &&
                      !options.graph &&
                      options.diff.empty() && options.shards.empty() && options.group_by.empty() &&
@@ -118,7 +118,7 @@ Result<void> inspect_job_as(Context& context, const InspectOptions& options) {
     return Error(Code::kUsage, options.path, "is the image of a job: no view is for that")
         .with_hint("its parts are images: " + (std::filesystem::path(options.path) / store::part_name(0)).string());
   }
-  return inspect_job(context, options.path);
+  return inspect_job(context, options.path, options.stats);
 }
 
 /// The table, the page or the JSON, with statistics where they are asked for.
@@ -186,7 +186,7 @@ Command::Run add_inspect(VerbOptions& app) {
   app.add_flag("--common", options->common, "The common state instead of the table (with --json: beside it)");
   app.add_flag("--stats", options->stats,
                "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of "
-               "saving saved, and how long each phase took");
+               "saving saved, and how long each phase took. Of a job's: what its ranks have in common");
   app.add_flag("--maps", options->maps, "Of a process image: the mappings of each process");
   app.add_flag("--fds", options->descriptors, "Of a process image: its descriptors");
   app.add_flag("--threads", options->threads, "Of a process image: its threads");

@@ -5,11 +5,13 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/plural.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
+#include "lib/store/job_common.h"
 
 namespace ckpt::cli {
 
@@ -41,6 +43,14 @@ std::string elsewhere_text(const store::Job& job, const std::vector<PartView>& p
 
 bool any_elsewhere(const std::vector<PartView>& parts) {
   return std::any_of(parts.begin(), parts.end(), [](const PartView& p) { return p.state == PartState::kElsewhere; });
+}
+
+std::vector<fs::path> whole_parts(const fs::path& folder, const std::vector<PartView>& parts) {
+  std::vector<fs::path> out;
+  for (uint32_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].state == PartState::kWhole) out.push_back(folder / store::part_name(rank));
+  }
+  return out;
 }
 
 Json parts_json(const store::Job& job, const std::vector<PartView>& parts) {
@@ -75,13 +85,23 @@ std::vector<PartView> look_at_parts(const fs::path& folder, const store::Job& jo
   return out;
 }
 
-Result<void> inspect_job(Context& context, const fs::path& folder) {
+Result<void> inspect_job(Context& context, const fs::path& folder, bool common) {
   CKPT_TRY_ASSIGN(const store::Job job, store::read_job(folder));
   const std::vector<PartView> parts = look_at_parts(folder, job);
+  std::optional<store::CommonMemory> memory;
+  if (common) {
+    CKPT_TRY_ASSIGN(memory, store::common_memory(whole_parts(folder, parts), context.cancel));
+  }
   if (context.out.json()) {
     Json doc = {{"schema", "ckpt.inspect/1"}, {"kind", "job"}, {"path", folder.string()}};
     doc["job"] = Json::parse(store::to_json(job));
     doc["parts"] = parts_json(job, parts);
+    if (memory) {
+      doc["memory"] = {{"parts", memory->parts},
+                       {"bytes", memory->bytes},
+                       {"common_bytes", memory->common},
+                       {"estimated", memory->estimated}};
+    }
     context.out.data(text_of(doc));
     return {};
   }
@@ -97,6 +117,11 @@ Result<void> inspect_job(Context& context, const fs::path& folder) {
   }
   context.out.table({"RANK", "HOST", "PID", "SIZE", "FROZEN", "CONNECTIONS", "STATE", "COMMAND"}, rows,
                     {0, 2, 3, 4, 5});
+  if (memory) {
+    context.out.data(fmt::format("\nof {}{} that {} hold, {} are of an earlier rank, too\n",
+                                 memory->estimated ? "about " : "", human_bytes(memory->bytes),
+                                 counted(memory->parts, "part"), human_bytes(memory->common)));
+  }
   if (any_elsewhere(parts)) context.out.info(elsewhere_text(job, parts));
   return {};
 }

@@ -20,7 +20,8 @@ struct PartView {
 /// By manifests alone.
 std::vector<PartView> look_at_parts(const std::filesystem::path& folder, const store::Job& job);
 
-Result<void> inspect_job(Context& context, const std::filesystem::path& folder);
+/// `common`: also how much memory those parts that are here have in common.
+Result<void> inspect_job(Context& context, const std::filesystem::path& folder, bool common);
 /// Every byte of the parts that are here, parents included: kCorrupt; kPartial: sound, but for those elsewhere.
 Result<void> verify_job(Context& context, const std::filesystem::path& folder);
 /// A job among folders that are to be removed: those of its parts that are here, in its place.

@@ -374,7 +374,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l from -x -a 'auto za
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l max-memory -r -d 'Memory to stay under (default: 256MiB)'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l skip-unreadable -d 'For --diff: what cannot be read counts for nothing'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l common -d 'The common state instead of the table (with --json: beside it)'
-complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l stats -d 'Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of saving saved, and how long each phase took'
+complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l stats -d 'Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of saving saved, and how long each phase took. Of a job\'s: what its ranks have in common'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l maps -d 'Of a process image: the mappings of each process'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l fds -d 'Of a process image: its descriptors'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l threads -d 'Of a process image: its threads'

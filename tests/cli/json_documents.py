@@ -211,7 +211,7 @@ def of_a_job():
     with open("job/job.json", "w", encoding="ascii") as stream:
         json.dump({"schema": "ckpt.job/1", "id": job["id"], "created": "2026-01-01T00:00:00Z", "kind": "dump", "ranks": 2,
                    "parts": [{"rank": i, "part": f"rank-{i}", "host": host, **part} for i, host in enumerate(hosts)]}, stream)
-    yield from printed("inspect-job", "inspect", "job")
+    yield from printed("inspect-job", "inspect", "job", "--stats")
     yield from printed("verify-job", "verify", "job", code=3)
     yield from printed("list", "list", ".")
     os.unlink("job/rank-0/pagemap")

@@ -326,6 +326,9 @@ def replicas_are_stored_once():
     if report["bytes"] < 4 * 66 << 20:
         yield f"the images are too small for that: {report}"
     print(f"four ranks: {report['bytes'] >> 20} MiB of images take {report['stored_bytes'] >> 20} MiB of the store")
+    memory = json.loads(run("inspect", "saved/before", "--stats", "--json").stdout)["memory"]
+    if memory["parts"] != 4 or memory["estimated"] or not 3 * 64 << 20 <= memory["common_bytes"] <= memory["bytes"] - ((64 + 4 * 2) << 20):
+        yield f"{memory}"
     pulled = run("pull", "now", "--store", "store", "--dir", "back", "--json")
     if pulled.returncode != 0 or not json.loads(pulled.stdout)["path"].endswith("/back/now") or content_of("back") != content_of("saved"):
         yield f"{pulled}: {sorted(content_of('back'))}, {sorted(content_of('saved'))}"
