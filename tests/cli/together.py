@@ -348,6 +348,30 @@ def replicas_are_stored_once():
         yield f"{lacking}"
 
 
+def a_damaged_parent_of_one_fails_all():
+    """--validate-sample of a job: no member falls back to another image alone."""
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [subprocess.Popen(["sleep", "1000"], start_new_session=True, **quiet) for _ in range(2)]
+    try:
+        member = "-p " + one_of([process.pid for process in processes])
+        finish(start_together(CKPT, 2, "pre-dump", "-f", "before", "--no-compress", member=member), 0)
+        more = ["--prev", "before", "--validate-sample", "100%", "--iterations", "0"]
+        for path in glob.glob("before/rank-1/pages*"):
+            with open(path, "r+b") as pages:
+                content = bytes(byte ^ 1 for byte in pages.read())
+                pages.seek(0)
+                pages.write(content)
+        _, err = finish(start_together(CKPT, 2, "dump", "-f", "now", *more, member=member), 1)
+        if "cannot be had from the images" not in err or "--no-prev" not in err or left_over("now"):
+            yield f"{err} {os.listdir()}"
+        if any(process.poll() is not None for process in processes):
+            yield "a process has ended"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def long_rounds_of_two():
     yield from rounds(2, 50)
 
@@ -365,4 +389,5 @@ become_subreaper()
 if LONG:
     main(long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, a_killed_member_leaves_all_going_on)
 main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_member_that_hangs_holds_nobody_for_long,
-     a_killed_member_leaves_all_going_on, replicas_are_stored_once)
+     a_killed_member_leaves_all_going_on, replicas_are_stored_once,
+     a_damaged_parent_of_one_fails_all)
