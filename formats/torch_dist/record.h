@@ -30,5 +30,11 @@ uint32_t record_alignment(uint64_t data_size);
 
 /// A torch.save file of an empty dict: the common state of a source that has none.
 std::string empty_dict_file();
+constexpr const char* kNoCommonState = "the source has no common state: common.pt holds an empty dict";
+
+/// metadata.json, in the form that every release accepts (formats.md 1.2).
+constexpr const char* kMetadataJson =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",)"
+    R"( "common_backend_version": 1})";
 
 }  // namespace ckpt::torch_dist

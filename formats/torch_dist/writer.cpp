@@ -33,10 +33,6 @@ constexpr uint64_t kMaxItems = 20'000'000;
 constexpr uint64_t kBytesPerFile = uint64_t{256}
                                    << 20;  ///< one file per so many, so that workers have files of their own
 constexpr unsigned kMaxFiles = 64;
-/// Of formats.md 1.2, the form that every release accepts.
-constexpr const char* kMetadataJson =
-    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",)"
-    R"( "common_backend_version": 1})";
 
 /// One .distcp item: a piece of a tensor, an object, or a value of a state dict that becomes an object.
 struct Item {
@@ -237,7 +233,7 @@ class DistLayout : public tensor::Layout {
       add_text("common.pt", text.empty() ? empty_dict_file() : std::move(text));
     } else if (!source.common || !selection_.common) {
       notes.push_back(source.common ? "common.pt holds an empty dict: loaders want the file"
-                                    : "the source has no common state: common.pt holds an empty dict");
+                                    : kNoCommonState);
       add_text("common.pt", empty_dict_file());
     } else if (source.common_wrapped_in_list) {
       CKPT_TRY_ASSIGN(std::string text, unwrapped_common(source));

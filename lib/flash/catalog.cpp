@@ -47,9 +47,10 @@ class Union {
   std::map<std::string, size_t> by_key_;
 };
 
-tensor::Catalog empty_catalog(const char* format) {
+/// `format`: what it is to be written as.
+tensor::Catalog empty_catalog(const std::string& format) {
   tensor::Catalog out;
-  out.format = format;
+  out.format = format == "torch_dist" ? "torch_dist" : "dcp";
   out.root = "/proc/self/fd";  // a segment is a file of that name to whoever reads the catalog
   return out;
 }
@@ -103,7 +104,7 @@ Result<Hash128> hash_of(const Held& held, uint64_t offset, uint64_t length, cons
 
 Result<tensor::Catalog> catalog_of(const std::vector<Held>& ranks, const std::string& format,
                                    std::vector<std::string>& notes) {
-  tensor::Catalog out = empty_catalog(format == "torch_dist" ? "torch_dist" : "dcp");
+  tensor::Catalog out = empty_catalog(format);
   Union tensors(out);
   std::map<std::string, uint32_t> objects;
   for (const Held& held : ranks) {
@@ -148,6 +149,7 @@ Result<Ownership> Ownership::of(const std::vector<RankRecord>& ranks) {
     }
     CKPT_TRY_ASSIGN(const auto stored, decode_objects(as_bytes(rank.objects)));
     for (const StoredObject& object : stored) {
+      if (object.kind == ObjectKind::kCommon && !out.common_) out.common_.emplace(object.bytes);
       if (object.kind == ObjectKind::kValue && out.objects_.try_emplace(object.key, rank.rank).second)
         whole.objects.push_back(copy_of(object));
     }
@@ -181,8 +183,8 @@ std::string part_key(const std::string& key, const tensor::Shape& offset, const 
   return fmt::format("{}:{}@{}+{}", key.size(), key, fmt::join(offset, "_"), fmt::join(shape, "_"));
 }
 
-Result<tensor::Catalog> part_of(const std::vector<Held>& ranks, const Ownership& owners) {
-  tensor::Catalog out = empty_catalog("dcp");
+Result<tensor::Catalog> part_of(const std::vector<Held>& ranks, const std::string& format, const Ownership& owners) {
+  tensor::Catalog out = empty_catalog(format);
   Union tensors(out);
   for (const Held& held : ranks) {
     const uint32_t file = add_file(out, held);

@@ -30,6 +30,8 @@ class Ownership {
   uint32_t rank_of(const StoredObject& object) const;
   /// Of the bytes that are written; nullopt: it has not been said.
   std::optional<Hash128> hash_of(const LayoutTensor& tensor) const;
+  /// Megatron's common state, of the lowest rank that has one.
+  const std::optional<std::string>& common() const { return common_; }
 
  private:
   Ownership() = default;
@@ -41,6 +43,7 @@ class Ownership {
   tensor::Catalog whole_;
   std::map<std::tuple<std::string, tensor::Shape, tensor::Shape>, Owner> shards_;
   std::map<std::string, uint32_t> objects_;
+  std::optional<std::string> common_;
 };
 
 /// What a part calls a shard, which is a tensor of its own there.
@@ -49,8 +52,8 @@ inline std::string part_key(const LayoutTensor& tensor) {
   return part_key(tensor.key, tensor.global_offset, tensor.shape);
 }
 
-/// What ranks of this node write of a checkpoint of all.
-Result<tensor::Catalog> part_of(const std::vector<Held>& ranks, const Ownership& owners);
+/// What ranks of this node write of a checkpoint of all, without the common state.
+Result<tensor::Catalog> part_of(const std::vector<Held>& ranks, const std::string& format, const Ownership& owners);
 
 tensor::KeyPath key_path(const std::vector<Step>& steps);
 

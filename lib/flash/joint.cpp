@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "formats/format.h"
-#include "formats/torch_dist/metadata_writer.h"
 #include "lib/base/clock.h"
 #include "lib/base/hex.h"
 #include "lib/base/io.h"
@@ -23,6 +22,7 @@
 #include "lib/flash/catalog.h"
 #include "lib/flash/heartbeat.h"
 #include "lib/flash/latest.h"
+#include "lib/flash/merge.h"
 #include "lib/tensor/read.h"
 
 namespace ckpt::flash {
@@ -126,13 +126,14 @@ class Joint {
     report.path = request_.directory / folder_name(request_.step);
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report.path, true));
     CKPT_TRY(staged.share());
-    for (Node& node : nodes_) CKPT_TRY(take_files(node, staged.path()));
-    CKPT_TRY(write_metadata(staged.path()));
+    Merge merge(request_.format, *owners_, staged.path());
+    for (Node& node : nodes_) CKPT_TRY(take_files(node, merge));
+    CKPT_TRY(merge.write_metadata(report.notes));
     CKPT_TRY(write_ranks(staged.path(), report.notes));
     CKPT_TRY(check(staged.path()));
     report.verify_us += watch.lap_us();
     CKPT_TRY(cancel_.check());
-    CKPT_TRY(staged.commit(".metadata", true));
+    CKPT_TRY(staged.commit(merge.last_file(), true));
     if (request_.advances) CKPT_TRY(advance(request_.directory, request_.step, request_.keep, report.notes));
     report.sync_us += watch.lap_us();
     return {};
@@ -278,73 +279,14 @@ class Joint {
 
   // --- the whole ---
 
-  /// Its data files, under names of their own, and where its shards and objects lie in them.
-  Result<void> take_files(Node& node, const fs::path& staged) {
+  Result<void> take_files(Node& node, Merge& merge) const {
     const fs::path part = folder_ / (kPart + std::to_string(node.first));
     CKPT_TRY_ASSIGN(RanksRecord written, read_ranks(part / kRanksFile));
     if (written.step != request_.step || written.ranks.size() != node.ranks.ranks.size())
       return fail(Code::kMismatch, part.string(), "is not what its agent said it would be");
-    CKPT_TRY_ASSIGN(const tensor::Catalog catalog, formats::open_checkpoint(part, {}));
-    std::vector<std::string> names;
-    for (size_t i = 0; i < catalog.files.size(); ++i) names.push_back(fmt::format("__{}_{}.distcp", node.first, i));
-    for (const tensor::Tensor& tensor : catalog.tensors) {
-      for (const tensor::Shard& shard : tensor.shards)
-        shards_[tensor.key] = {names[shard.item.file], shard.item.offset, shard.item.length};
-    }
-    for (const tensor::Object& object : catalog.objects) {
-      if (object.inline_bytes.empty())
-        objects_[object.key] = {names[object.where.file], object.where.offset, object.where.length};
-    }
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (::rename((part / catalog.files[i].path).c_str(), (staged / names[i]).c_str()) != 0)
-        return sys_error((part / catalog.files[i].path).string(), "cannot move");
-    }
+    CKPT_TRY(merge.take(part, node.first));
     node.ranks = std::move(written);
     return {};
-  }
-
-  Result<void> write_metadata(const fs::path& staged) const {
-    const fs::path path = staged / ".metadata";
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0666));
-    torch_dist::MetadataWriter out(
-        [&](std::string_view text) { return io::write_all(fd.get(), as_bytes(text), path.string()); });
-    const tensor::Catalog& whole = owners_->whole();
-    std::vector<std::pair<std::string_view, const tensor::KeyPath*>> keys;
-    for (const tensor::Tensor& tensor : whole.tensors) {
-      const auto pieces = stored(tensor);
-      CKPT_TRY(out.tensor(tensor.key, tensor.dtype, tensor.shape, pieces.size(), [&](size_t i) {
-        return tensor::Region{pieces[i]->offset, pieces[i]->shape};
-      }));
-      keys.emplace_back(tensor.key, &tensor.path);
-    }
-    for (const tensor::Object& object : whole.objects) {
-      CKPT_TRY(out.object(object.key));
-      keys.emplace_back(object.key, &object.path);
-    }
-    CKPT_TRY(out.begin_places(torch_dist::nested_keys(std::move(keys))));
-    for (const tensor::Tensor& tensor : whole.tensors) {
-      const auto pieces = stored(tensor);
-      for (size_t i = 0; i < pieces.size(); ++i) {
-        const auto place = shards_.find(part_key(tensor.key, pieces[i]->offset, pieces[i]->shape));
-        if (place == shards_.end()) return fail(Code::kCorrupt, tensor.key, "is missing in the part of its node");
-        CKPT_TRY(out.tensor_place(tensor.key, pieces[i]->offset, i, place->second));
-      }
-    }
-    for (const tensor::Object& object : whole.objects) {
-      const auto place = objects_.find(object.key);
-      if (place == objects_.end()) return fail(Code::kCorrupt, object.key, "is missing in the part of its node");
-      CKPT_TRY(out.object_place(object.key, place->second));
-    }
-    return out.finish();
-  }
-
-  /// Those with bytes.
-  static std::vector<const tensor::Shard*> stored(const tensor::Tensor& tensor) {
-    std::vector<const tensor::Shard*> out;
-    for (const tensor::Shard& shard : tensor.shards) {
-      if (shard.where.length > 0) out.push_back(&shard);
-    }
-    return out;
   }
 
   /// A replica gets the hash of what was written in its place, with a note where that is another, unless it is kept.
@@ -407,7 +349,6 @@ class Joint {
   std::string unseen_;  ///< why nothing was seen of the attempt when it was last looked at
   std::vector<Node> nodes_;
   std::optional<Ownership> owners_;
-  std::map<std::string, torch_dist::StorageInfo> shards_, objects_;
   Heartbeat heartbeat_;
 };
 

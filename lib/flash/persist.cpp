@@ -67,13 +67,13 @@ class Persist {
   Result<PersistReport> run() {
     Stopwatch watch;
     report_.step = request_.step;
-    CKPT_TRY_ASSIGN(catalog_, request_.part ? part_of(request_.ranks, request_.part->owners)
+    CKPT_TRY_ASSIGN(catalog_, request_.part ? part_of(request_.ranks, request_.format, request_.part->owners)
                                             : catalog_of(request_.ranks, request_.format, report_.notes));
     selection_ = tensor::Selection::all(catalog_);
     const formats::Writer* writer = formats::find_writer(request_.format);
     if (writer == nullptr) return fail(Code::kUsage, request_.format, "is no format that ckpt writes");
     CKPT_TRY_ASSIGN(layout_, writer->plan(selection_, {}));
-    for (const std::string& note : layout_->notes) report_.notes.push_back(note);
+    if (!request_.part) report_.notes.insert(report_.notes.end(), layout_->notes.begin(), layout_->notes.end());
     report_.path = request_.part ? request_.part->path : request_.directory / folder_name(request_.step);
     // Not among the parts of other nodes: on NFS nobody sees their locks.
     if (!request_.part) {

@@ -10,6 +10,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
+#include "lib/flash/merge.h"
 
 namespace ckpt::flash {
 
@@ -110,10 +111,8 @@ void Persister::begin_wanted() {
   }
   if (ranks.empty() || ranks.size() != ledger_.expected())
     return finish(wanted, fail(Code::kMismatch, "", ledger_.why_not_common(wanted.step)));
-  if (ledger_.several_nodes() && options_.format != "dcp") {
-    return finish(wanted, Error(Code::kUnsupported, options_.format, "is not written by several nodes")
-                              .with_hint("--to dcp; ckpt convert makes the others of it"));
-  }
+  if (ledger_.several_nodes() && !is_written_together(options_.format))
+    return finish(wanted, not_written_together(options_.format));
   begin(std::move(wanted), std::move(ranks), {});
 }
 
@@ -145,10 +144,12 @@ void Persister::look_for_attempt() {
     if (now < late_until_us_) return;
   }
   last_attempt_ = attempt->folder;
-  if (!complete) {
-    const std::string why = ledger_.why_not_common(attempt->step);
-    decline(*attempt, ledger_.first(), why);
-    return finish(wanted, fail(Code::kMismatch, "", why));
+  const bool writes = is_written_together(options_.format);
+  if (!complete || !writes) {
+    const Error why = writes ? Error(Code::kMismatch, "", ledger_.why_not_common(attempt->step))
+                             : not_written_together(options_.format);
+    decline(*attempt, ledger_.first(), why.text());
+    return finish(wanted, why);
   }
   begin(wanted, std::move(ranks), attempt);
 }

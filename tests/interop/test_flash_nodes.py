@@ -1,12 +1,9 @@
 """Network namespaces as nodes, gloo over the lines between them, an agent on each: a node is lost in the middle of its saves, with its
 line, its processes and all its memory. A spare one takes its place, and the job goes on from a step that was protected."""
-import contextlib
-import json
 import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -18,6 +15,7 @@ sys.path[:0] = [str(SOURCE / "plugins" / "torch"), str(SOURCE / "tests" / "suppo
 CKPT = os.path.abspath(os.environ.get("CKPT_BIN", str(SOURCE / "build" / "ckpt")))
 LIBRARY = os.environ.setdefault("CKPT_FLASH_LIBRARY", os.path.join(os.path.dirname(CKPT), "libckpt-flash.so"))
 os.environ["CKPT_BIN"] = CKPT
+from flash_nodes import Processes, join, nodes_or_skip, tell, told  # noqa: E402
 pytestmark = [pytest.mark.skipif(not os.path.exists(LIBRARY), reason="libckpt-flash.so is not built here"),
               pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
                                  reason="no network namespaces without root and ip")]
@@ -35,9 +33,8 @@ def equal(a, b):
 
 def one_rank(base, node, rank, world, local, master, last):
     """Says what it has loaded, then which steps are protected. `last`: 0 until it is killed, else that many more."""
-    import datetime
     from ckpt_flash import Engine
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://{master}", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    join(rank, world, master)
     engine = Engine(f"{base}/c", socket=f"{base}/{node}.sock", local_world=local, linger=60, partners=1, max_to_keep=2, if_busy="wait",
                     persist_on_death=False)
     loaded = engine.load()
@@ -57,56 +54,13 @@ def one_rank(base, node, rank, world, local, master, last):
     os._exit(0)
 
 
-def tell(base, rank, what):
-    pathlib.Path(f"{base}/told.{rank}.new").write_text(json.dumps(what))
-    os.rename(f"{base}/told.{rank}.new", f"{base}/told.{rank}")
-
-
-def told(base, rank):
-    with contextlib.suppress(FileNotFoundError):
-        return json.loads(pathlib.Path(f"{base}/told.{rank}").read_text())
-    return {}
-
-
-class Processes:
-    """The ranks of a job, each in the network of its node."""
-
-    def __init__(self, base, nodes, places, local, port, last):
-        self.base, self.world = base, len(places) * local
-        for old in pathlib.Path(base).glob("told.*"):
-            old.unlink()
-        environment = dict(os.environ, GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1")
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-            environment.pop(name, None)
-        self.ranks = [subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{nodes.names[place]}", sys.executable, __file__, base, str(place), str(at * local + rank), str(self.world),
-             str(local), f"{nodes.address(places[0])}:{port}", str(last)], env=environment)
-            for at, place in enumerate(places) for rank in range(local)]
-
-    def wait(self, condition, seconds=120):
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, [told(self.base, rank) for rank in range(self.world)]
-            assert all(rank.poll() in (None, 0) for rank in self.ranks)
-            time.sleep(0.02)
-
-    def kill(self, which):
-        for rank in which:
-            self.ranks[rank].kill()
-        for rank in which:
-            self.ranks[rank].wait()
-
-
 @pytest.mark.parametrize("count,local", [(2, 2), (4, 1)])
 def test_a_node_that_is_lost_costs_no_protected_step(tmp_path, ckpt, count, local):
-    from nodes import Nodes, command
-    try:
-        nodes = Nodes(count + 1)
-    except SystemExit:
-        pytest.skip("no network namespaces here")
+    from nodes import command
+    nodes = nodes_or_skip(count + 1)
     agents, base = set(), str(tmp_path)
     try:
-        job = Processes(base, nodes, list(range(count)), local, 29500, 0)
+        job = Processes(__file__, base, nodes, list(range(count)), local, 29500, 0)
         job.wait(lambda: all((told(base, rank).get("protected") or 0) >= 3 for rank in range(job.world)))
         agents |= {told(base, rank)["agent"] for rank in range(job.world)}
         lost = count - 1
@@ -117,8 +71,8 @@ def test_a_node_that_is_lost_costs_no_protected_step(tmp_path, ckpt, count, loca
         job.kill(its_ranks)
         protected = max([protected, *(told(base, rank)["protected"] for rank in range(job.world))])
         job.kill(range(job.world))  # as the launcher does
-        job = Processes(base, nodes, [*range(lost), count], local, 29501, 2)
-        job.wait(lambda: all(rank.poll() == 0 for rank in job.ranks))
+        job = Processes(__file__, base, nodes, [*range(lost), count], local, 29501, 2)
+        job.end_well()
         agents |= {told(base, rank)["agent"] for rank in range(job.world)}
         steps = {told(base, rank)["step"] for rank in range(job.world)}
         assert len(steps) == 1 and min(steps) >= protected, (steps, protected)
@@ -128,10 +82,7 @@ def test_a_node_that_is_lost_costs_no_protected_step(tmp_path, ckpt, count, loca
         whole = torch.distributed.checkpoint.FileSystemReader(f"{base}/c/iter_{newest:07}").read_metadata().state_dict_metadata
         assert {f"model.w{rank}" for rank in range(job.world)} <= set(whole)
     finally:
-        job.kill([rank for rank in range(job.world) if job.ranks[rank].poll() is None])
-        for agent in agents:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(agent, signal.SIGKILL)
+        job.end(agents)
         nodes.remove()
 
 

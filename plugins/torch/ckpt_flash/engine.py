@@ -114,8 +114,8 @@ class Engine:
         self._cost = 0.0
         if partners:
             check_ranks(self.rank, self.world, self.local_world)
-        if self.world > self.local_world and format != "dcp":
-            raise ValueError(f"several nodes write dcp, not {format}: ckpt convert makes the others of it")
+        if self.world > self.local_world and format not in ("dcp", "torch_dist"):
+            raise ValueError(f"several nodes write dcp or torch_dist, not {format}: ckpt convert makes the others of it")
         os.makedirs(self.checkpoint_dir, exist_ok=True)
         self._library = self._open()
         self._finalizer = weakref.finalize(self, _end, self._pinned, self._library)
