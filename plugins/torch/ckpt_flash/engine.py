@@ -109,6 +109,7 @@ class Engine:
         self._warned = False  # of memory for one buffer alone
         self._pinned = Pinned()
         self._tensors = None  # of a snapshot that is under way
+        self._channel = None
         self._object_bytes = 0
         self._pace = None
         self._cost = 0.0
@@ -326,6 +327,23 @@ class Engine:
         storage = self.wants(step)[1] if persist is None else persist
         return self._again(lambda: self._save(step, leaves, blobs, if_busy, storage, False))
 
+    def common_step(self, step=None):
+        """(the newest step, or this one, that all ranks have in memory, whether this rank's came from its partner just now); (None, False):
+        there is none. Of a job on several nodes, whose ranks all call it."""
+        self._settle()
+        if step is None and self._partner is not None:
+            self._declared = None
+            return self._partner.gather_step()
+        return self._agreed_step(step), False
+
+    def channel(self):
+        """Of all ranks, while no partner copy is under way. The first call is one that all ranks make at the same time."""
+        if self._partner is not None:
+            return self._partner.channel
+        if self._channel is None:
+            self._channel = group.running(self.world).channel(self.timeout)
+        return self._channel
+
     def look(self, rank, step):
         """(leaves, objects) that a rank of this node has of a step in memory: [(key, dtype, shape, global shape, offset,
         tensor)], [(key, path, bytes)]. To be copied before anybody saves again."""
@@ -523,8 +541,8 @@ class Engine:
         job = group.running(self.world) if self.world > self.local_world else None
         return job.gather(value) if job is not None else None
 
-    def _agreed_step(self):
-        """The newest step that all nodes have in memory."""
+    def _agreed_step(self, step=None):
+        """The newest step, or this one, that all nodes have in memory."""
         if self.world == self.local_world:
             return None
 
@@ -533,8 +551,8 @@ class Engine:
             return set.intersection(*(set(one["steps"]) for one in ranks)) if len(ranks) == self.local_world else set()
 
         _, told = self._tell(steps, lambda own: own)
-        common = set.intersection(*told) if told else None
-        return max(common) if common else None
+        common = set.intersection(*told) if told else set()
+        return max(common if step is None else common & {step}, default=None)
 
     def _tell(self, work, share):
         """(what work() gives, share(that) of every rank or None). Where it fails on one rank it fails on all: none is left waiting."""

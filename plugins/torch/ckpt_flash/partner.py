@@ -102,6 +102,10 @@ class Partner:
         if agents[self._to] == agents[engine.rank]:
             raise ValueError(f"rank {engine.rank} and its partner, rank {self._to}, have the same agent: they are on one node")
 
+    @property
+    def channel(self):
+        return self._channel
+
     # --- after a save ---
 
     def protect(self, step, memory, done):
