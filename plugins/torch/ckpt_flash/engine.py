@@ -15,6 +15,7 @@ from . import _library as library
 from . import group
 from . import state as states
 from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo
+from .huge_pages import HugePages
 from .partner import Memory, Partner, check_ranks
 from .pinned import Pinned
 
@@ -85,13 +86,15 @@ class Engine:
                  their engines at the same time, after torch.distributed or MPI is up, and save the same steps
     persist_on_death  the agent writes the newest step when a trainer dies. On several nodes it waits for the others, and may skip saves
     linger       seconds after which an agent without trainers ends; where all of them closed in order, one second
+    huge_pages   for snapshots: moves tensors in host memory into huge pages when it first sees them (`prepare`, or a snapshot save), which
+                 takes seconds a GiB, once: the kernel has to find such pages (1.4 to 3.2 on a machine long up)
     connect_timeout  seconds to wait for an agent, and for the trainer before this one to be gone
     """
 
     def __init__(self, checkpoint_dir, max_to_keep=1, save_mem_interval=0, save_storage_interval=0, auto_save=False, *,
                  format="dcp", if_busy="skip", timeout=600.0, rank=None, world=None, local_world=None, threads=0,
                  socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0, partners=0,
-                 persist_on_death=True):
+                 persist_on_death=True, huge_pages=False):
         if if_busy not in _IF_BUSY:
             raise ValueError("if_busy is skip, wait or fail")
         if partners not in (0, 1) or (partners and auto_save):
@@ -108,6 +111,7 @@ class Engine:
         self._declared = None
         self._warned = False  # of memory for one buffer alone
         self._pinned = Pinned()
+        self._huge_pages = HugePages() if huge_pages else None
         self._tensors = None  # of a snapshot that is under way
         self._channel = None
         self._object_bytes = 0
@@ -166,6 +170,9 @@ class Engine:
         tensors, objects = states.flatten(state_dict)
         blobs = self._objects(objects)
         self._again(lambda: self._declare(tensors, sum(len(blob) for _, _, _, blob in blobs)))
+        if self._huge_pages is not None:
+            self._again(lambda: self._library.wait(None))  # no snapshot is under way
+            self._huge_pages.move(tensors, [leaf.pointer() for leaf in tensors], _sizes(tensors))
 
     def ready(self):
         """Waits until the memory is ready, as benchmarks want it."""
@@ -421,8 +428,7 @@ class Engine:
         """Where the last save lies."""
         places = (c_void_p * max(1, len(tensors)))()
         self._library.places(places)
-        sizes = [math.prod(leaf.shape) * library.ITEM_BYTES[leaf.dtype] for leaf in tensors]
-        return Memory(self._declared, places, sizes, blobs, 2 * self._object_bytes)
+        return Memory(self._declared, places, _sizes(tensors), blobs, 2 * self._object_bytes)
 
     def _is_complete(self):
         """Of the last save. To be asked by another thread, too."""
@@ -447,6 +453,8 @@ class Engine:
         timeout = int(self.timeout * 1000)
         if snapshot and None not in pointers:
             self._library.wait(None)  # of the one before, whose tensors are let go now
+            if self._huge_pages is not None:
+                self._huge_pages.move(tensors, pointers, _sizes(tensors))
             done = self._library.snapshot(step, (c_void_p * len(pointers))(*pointers), objects, len(blobs),
                                           _IF_BUSY[if_busy], timeout, int(storage), byref(info))
             if done == library.SKIPPED:
@@ -493,8 +501,7 @@ class Engine:
         """Host memory by the library's threads; of a device straight into the shared memory."""
         on_device = [at for at, pointer in enumerate(pointers) if pointer is None]
         if on_device:
-            sizes = [math.prod(leaf.shape) * library.ITEM_BYTES[leaf.dtype] for leaf in tensors]
-            self._pinned.pin(min(places), max(place + size for place, size in zip(places, sizes)))
+            self._pinned.pin(min(places), max(place + size for place, size in zip(places, _sizes(tensors))))
         for at in on_device:
             leaf = tensors[at]
             local = leaf.value.contiguous()
@@ -589,6 +596,11 @@ class Engine:
             elif len(steps) == 1:
                 return loaded
         raise FlashError(8, f"the ranks find different steps: {', '.join(sorted(map(str, steps)))}")
+
+
+def _sizes(leaves):
+    """In bytes."""
+    return [math.prod(leaf.shape) * library.ITEM_BYTES[leaf.dtype] for leaf in leaves]
 
 
 _exiting = False

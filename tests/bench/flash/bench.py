@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A save to an agent's memory, a load from it, a persist, each as a ratio to the plain way of the same run; a snapshot to a save.
 
-usage: bench.py [GIB]    CKPT_BIN names ckpt. Uses numpy alone.
+usage: bench.py [GIB] [--huge-pages]    CKPT_BIN names ckpt. Uses numpy alone. NUMPY_MADVISE_HUGEPAGE=0 gives arrays of small pages, which
+--huge-pages lets the engine move.
 """
 import ctypes
 import os
@@ -65,15 +66,16 @@ def timed_snapshot(engine, step, state):
 
 
 def main():
-    gib = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+    huge = "--huge-pages" in sys.argv
+    gib = float(([one for one in sys.argv[1:] if one != "--huge-pages"] or ["1"])[0])
     count = int(gib * 2**30 / TENSORS / 4)
     state = {f"t{i}": numpy.full(count, i, "f4") for i in range(TENSORS)}
     copies = {name: numpy.full_like(value, 1) for name, value in state.items()}
     pairs = [(copies[name], state[name]) for name in state]
     folder = tempfile.mkdtemp(prefix="ckpt-bench-flash-", dir=os.environ.get("CKPT_BENCH_DIR"))
     try:
-        with Engine(folder + "/c", linger=60) as engine:
-            engine.prepare(state)
+        with Engine(folder + "/c", linger=60, huge_pages=huge) as engine:
+            prepare = timed(lambda: engine.prepare(state))
             engine.ready()
             first = timed(lambda: engine.save(1, state))
             saves, plain = [], []
@@ -94,6 +96,7 @@ def main():
             files = [os.path.join(root, name) for root, _, names in os.walk(folder + "/c") for name in names]
             cp = timed(lambda: [copy_file(path, f"{folder}/copy{at}") for at, path in enumerate(files)])
             print(f"{gib:g} GiB in {TENSORS} tensors, {THREADS} threads")
+            print(f"prepare               {prepare:7.3f} s")
             print(f"parallel copy         {copy:7.3f} s")
             print(f"save, median          {save:7.3f} s   {save / copy:5.2f} of the copy")
             print(f"snapshot, median      {snapshot:7.3f} s   {snapshot / save:5.2f} of a save{'' if all(are) else ': here it is a copy'}")
