@@ -34,7 +34,7 @@ if not os.path.exists(os.environ["CKPT_FLASH_LIBRARY"]):
 sys.path.insert(0, str(SOURCE / "plugins" / "torch"))
 from ckpt_flash import Busy, Engine, FlashError  # noqa: E402
 from ckpt_flash._library import Library, LoadedInfo, objects_of, tensors_of  # noqa: E402
-from ckpt_flash.state import Leaf, dump  # noqa: E402
+from ckpt_flash.state import Leaf, dump, restore  # noqa: E402
 
 HEADER = struct.Struct("<IHHQIIIIQQII")  # man/ckpt-agent.7
 REPLY = struct.Struct("<IHHQiIQ4Q")
@@ -334,9 +334,10 @@ class Flash(unittest.TestCase):
 
     def two_nodes(self, *options):
         """Agents of two ranks each, and their engines."""
-        agents = [self.node("a", *options), self.node("b", *options)]
-        return agents, [self.engine(rank=rank, world=4, local_world=2, socket=str(self.base / "ab"[rank // 2]), if_busy="wait")
-                        for rank in range(4)]
+        return [self.node("a", *options), self.node("b", *options)], self.engines_of_two()
+
+    def engines_of_two(self):
+        return [self.engine(rank=rank, world=4, local_world=2, socket=str(self.base / "ab"[rank // 2]), if_busy="wait") for rank in range(4)]
 
     def shards(self, rank, step):
         """A tensor that is cut over the ranks, one that all have, one of its own, and objects."""
@@ -385,6 +386,37 @@ class Flash(unittest.TestCase):
         ends = [agent.process.send_signal(signal.SIGTERM) or agent for agent in agents]
         self.assertEqual([agent.process.wait(60) for agent in ends], [0, 0], agents[0].text() + agents[1].text())
         self.check_whole(3)
+
+    def save_for_megatron(self, engines, step):
+        for rank, engine in enumerate(engines):
+            engine.save_parts(step, self.shards(rank, step)[0], [((), f"rng/shard_0.{rank}_1.4", 0, dump(rank)), ((), "common", 1, dump({"lr": rank}))])
+
+    def test_agents_of_two_nodes_write_torch_dist_together(self):
+        _, engines = self.two_nodes("--to", "torch_dist")
+        self.save_for_megatron(engines, 1)
+        engines[0].persist()
+        self.check_whole(1)
+        folder = self.base / "c" / "iter_0000001"
+        told = json.loads(self.ckpt("inspect", folder, "--json").stdout)
+        self.assertEqual((told["format"], [one["key"] for one in told["objects"]]), ("torch_dist", [f"rng/shard_0.{rank}_1.4" for rank in range(4)]))
+        self.assertEqual(restore((folder / "common.pt").read_bytes(), False), {"lr": 0})
+        self.assertEqual(json.loads((folder / "metadata.json").read_text())["sharded_backend"], "torch_dist")
+        self.assertEqual({path.name.split("_")[2] for path in folder.glob("*.distcp")}, {"0", "2"})
+
+    def of_two_formats(self, other, why):
+        self.node("a", "--to", "torch_dist")
+        self.node("b", "--to", other)
+        engines = self.engines_of_two()
+        self.save_for_megatron(engines, 1)
+        with self.assertRaisesRegex(FlashError, why):
+            engines[0].persist()
+        self.assertEqual((self.steps_on_disk(), list((self.base / "c").glob(".ckpt-*"))), ([], []))
+
+    def test_agents_of_two_formats_that_could_be_written_together_write_nothing(self):
+        self.of_two_formats("dcp", "is dcp, and the whole torch_dist")
+
+    def test_an_agent_of_a_format_of_one_node_declines(self):
+        self.of_two_formats("torch", "the agent of rank 2: says: torch: is not written by several nodes")
 
     def test_a_job_begun_anew_is_not_mixed_with_the_one_before(self):
         agents = [self.node("a", "--no-persist-on-death"), self.node("b", "--no-persist-on-death")]

@@ -89,6 +89,11 @@ class Round:
     def slot(self):
         return self.victim if self.of_agent else 4 + self.victim
 
+    @property
+    def format(self):
+        """Of several nodes some rounds write torch_dist, which has a common state and a last file of its own."""
+        return "torch_dist" if self.nodes > 1 and self.who != "node" else "dcp"
+
     def __str__(self):
         return f"{self.what} ({self.point or 'any moment'}, visit {self.visits}), {self.who} of {self.nodes}x{self.local}, victim {self.victim}"
 
@@ -162,7 +167,8 @@ def trainer(run, job, last, arms):
     job.visited(lambda: visit("partner"))
     group.running = lambda world=None: job
     engine = Engine(f"{run.base}/c", socket=f"{run.base}/{rank // one.local}.sock", rank=rank, world=one.world, local_world=one.local,
-                    partners=int(one.nodes > 1), linger=30, if_busy="wait", timeout=30, connect_timeout=20, max_to_keep=2)
+                    partners=int(one.nodes > 1), linger=30, if_busy="wait", timeout=30, connect_timeout=20, max_to_keep=2,
+                    format=one.format)
     copies_in_halves(engine)
     loaded = engine.load(kind="buffer")
     begin = flash_job.check(loaded, rank) if loaded is not None else 0
@@ -217,7 +223,7 @@ class Run:
         with open(f"{self.base}/{node}.log", "ab") as log:
             self.agents.append(subprocess.Popen(
                 [CKPT, "agent", f"{self.base}/c", "--socket", f"{self.base}/{node}.sock", "--keep-last", "2", "--linger", "30",
-                 "--agree", "3", "--lost-after", "1"], env=environment, process_group=0, stdin=subprocess.DEVNULL, stderr=log))
+                 "--to", self.one.format, "--agree", "3", "--lost-after", "1"], env=environment, process_group=0, stdin=subprocess.DEVNULL, stderr=log))
         self.groups.append(self.agents[-1].pid)
         wait_until(lambda: os.path.exists(f"{self.base}/{node}.sock"), "the agent begins")
 
@@ -305,6 +311,7 @@ class Run:
     def sound(self, folder):
         done = subprocess.run([CKPT, "verify", str(folder)], capture_output=True, text=True, env=os.environ | {"LD_PRELOAD": ""})
         assert done.returncode == 0, done.stderr
+        assert os.path.exists(f"{folder}/metadata.json") == (self.one.format == "torch_dist"), os.listdir(folder)
 
     def do(self):
         for node in range(self.one.nodes):
