@@ -222,8 +222,9 @@ Result<void> Agent::hello(const std::shared_ptr<Connection>& from, const Request
       request.local_world > request.world)
     return fail(Code::kUsage, "hello", "says ranks that do not fit together");
   const bool copies = (request.flags & kPartnerCopy) != 0;
-  if (copies && (ledger_.world() != request.world || ledger_.expected() != request.local_world))
-    return fail(Code::kUsage, "hello", "of a partner copy comes before the job's own ranks are known");
+  // An agent that takes the place of one that was killed may hear of a copy before it hears of the node's own ranks.
+  if (copies && ledger_.world() != 0 && (ledger_.world() != request.world || ledger_.expected() != request.local_world))
+    return fail(Code::kUsage, "hello", fmt::format("of a partner copy is not of these {} ranks", ledger_.world()));
   for (const auto& other : connections_) {
     if (other->gone || other == from || other->rank != request.rank) continue;
     pollfd ended{other->process.get(), POLLIN, 0};

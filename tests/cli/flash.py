@@ -279,11 +279,12 @@ class Flash(unittest.TestCase):
 
     def test_partner_copies_are_kept_for_their_rank_and_nobody_waits_for_them(self):
         agent = self.agent("--agree", "1")
-        with self.knock() as peer:  # whose job is it?
-            self.assertEqual(self.ask(peer, HELLO, rank=1, world=2, flags=1)[0], 2)
-        own = self.engine(rank=0, world=2, local_world=1)
-        copy = Library(own.checkpoint_dir, None, 1, 2, 1, 1, True)
+        # Before the node's own rank, as where the agent before this one was killed while a copy came.
+        copy = Library(str(self.base / "c"), None, 1, 2, 1, 1, True)
         copy.check(copy.opened)
+        own = self.engine(rank=0, world=2, local_world=1)
+        with self.knock() as peer:  # of another job
+            self.assertEqual(self.ask(peer, HELLO, rank=2, world=3, flags=1)[0], 2)
         data = numpy.arange(10.0)
         copy.declare(tensors_of([("w", "float64", [10], None, None, [(0, "w")])]), 1, 1 << 20)
         pointers = (ctypes.c_void_p * 1)(data.ctypes.data)
