@@ -6,7 +6,7 @@ import os
 from app import SCRIPT, expect, main, report_round
 from torch_training import interop_python
 
-RANKS, STEPS = 2, 1500
+RANKS, STEPS = 2, int(os.environ.get("CKPT_STEPS", "1500"))
 
 
 def drive(_):
@@ -28,7 +28,7 @@ def drive(_):
             loss.backward()
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
-                parameter.grad /= RANKS
+                parameter.grad /= dist.get_world_size()
             optimizer.step()
             print(loss.item().hex(), file=losses, flush=True)
             if rank == 0:

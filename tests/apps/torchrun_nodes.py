@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""torchrun on two nodes, network namespaces each, over gloo: dumped together in the middle, all of it ended, restored together. The losses
-of every step must be those of an uninterrupted run, to the bit."""
+"""torchrun on two or three nodes, network namespaces each, over gloo: dumped together in the middle, all of it ended, restored together. The
+losses of every step must be those of an uninterrupted run, to the bit. Variants "loss": of the packets between the nodes 1 % are lost, and
+each takes 20 ms. CKPT_ROUNDS: so many dumps (50 with CKPT_LONG=1)."""
+import contextlib
 import os
 import shutil
 import subprocess
@@ -13,26 +15,27 @@ from nodes import Nodes, check_launcher, finish, one_of, start_together, wait_un
 from torch_training import interop_python
 from torchrun import drive
 
-NODES, STEPS = 2, 1500
-ROUNDS = 50 if os.environ.get("CKPT_LONG") == "1" else 3
+ROUNDS = int(os.environ.get("CKPT_ROUNDS", "50" if os.environ.get("CKPT_LONG") == "1" else "3"))
+VARIANTS = {"2": (2, 1500, None), "2-loss": (2, 300, (0.01, 0.02)), "3": (3, 1500, None), "3-loss": (3, 300, (0.01, 0.02))}
 
 
 class Training:
-    def __init__(self, nodes, python, folder):
+    def __init__(self, nodes, python, folder, steps):
         os.makedirs(folder)
         self.folder, self.processes = folder, []
+        self.size, device = len(nodes.names), "tun0" if nodes.relay else "eth0"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": device, "TP_SOCKET_IFNAME": device, "CKPT_STEPS": str(steps)}
         for rank, name in enumerate(nodes.names):
-            words = [python, "-m", "torch.distributed.run", "--nnodes", NODES, "--nproc-per-node", 1, "--node-rank", rank, "--master-addr", nodes.address(0),
+            words = [python, "-m", "torch.distributed.run", "--nnodes", self.size, "--nproc-per-node", 1, "--node-rank", rank, "--master-addr", nodes.address(0),
                      "--master-port", 29511, SCRIPT, "--drive", folder]
             with open(os.path.join(folder, f"log.{rank}"), "wb") as log:
                 self.processes.append(subprocess.Popen(["setsid", "nsenter", f"--net=/run/netns/{name}", *map(str, words)], cwd=folder,
-                                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}))
+                                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment))
         self.pids = [process.pid for process in self.processes]
 
     def losses(self):
         found = []
-        for rank in range(NODES):
+        for rank in range(self.size):
             path = os.path.join(self.folder, f"losses.{rank}")
             with open(path, encoding="ascii") if os.path.exists(path) else open(os.devnull, encoding="ascii") as stream:
                 found.append(stream.read().split())
@@ -42,7 +45,7 @@ class Training:
         return min(map(len, self.losses()))
 
     def logs(self):
-        return "".join(open(os.path.join(self.folder, f"log.{rank}"), errors="replace").read()[-2000:] for rank in range(NODES))
+        return "".join(open(os.path.join(self.folder, f"log.{rank}"), errors="replace").read()[-2000:] for rank in range(self.size))
 
     def wait_steps(self, steps):
         def there():
@@ -57,34 +60,42 @@ class Training:
     def checkpoint(self, nodes, image, *arguments):
         trees = [pid for root in self.pids for pid in tree_of(root)]
         begin = time.monotonic()
-        finish(start_together(CKPT, NODES, "dump", "-f", image, *arguments, member="-p " + one_of(self.pids)))
+        finish(start_together(CKPT, self.size, "dump", "-f", image, *arguments, member="-p " + one_of(self.pids)))
         middle = time.monotonic()
         self.wait_ended(trees)
-        finish(start_together(CKPT, NODES, "restore", "-f", image, "-d", "--join-ns", member="net:/run/netns/" + one_of(nodes.names)))
+        finish(start_together(CKPT, self.size, "restore", "-f", image, "-d", "--join-ns", member="net:/run/netns/" + one_of(nodes.names)))
         print(f"step {self.steps()}: dump {middle - begin:.2f} s, restore {time.monotonic() - middle:.2f} s")
         shutil.rmtree(image)
+
+
+@contextlib.contextmanager
+def made(size, worse=None):
+    nodes = Nodes(size, worse)
+    try:
+        yield nodes
+    finally:
+        nodes.remove()
 
 
 def test(run):
     check_launcher(CKPT)
     python = interop_python()
-    nodes = Nodes(NODES)
-    try:
-        straight = Training(nodes, python, os.path.join(run.folder, "straight"))
+    size, steps, worse = VARIANTS[run.variant]
+    with made(size) as nodes:
+        straight = Training(nodes, python, os.path.join(run.folder, "straight"), steps)
         straight.wait_ended(straight.pids)
         wanted = straight.losses()
-        expect([len(one) for one in wanted], [STEPS] * NODES, "the number of steps")
-        interrupted = Training(nodes, python, os.path.join(run.folder, "interrupted"))
+        expect([len(one) for one in wanted], [steps] * size, "the number of steps")
+    with made(size, worse) as nodes:
+        interrupted = Training(nodes, python, os.path.join(run.folder, "interrupted"), steps)
         for turn in range(ROUNDS):
-            interrupted.wait_steps((turn + 1) * (STEPS - 100) // ROUNDS - 20)
+            interrupted.wait_steps((turn + 1) * (steps - steps // 15) // ROUNDS - 5)
             interrupted.checkpoint(nodes, os.path.join(run.folder, f"image{turn}"))
-        expect(interrupted.steps() < STEPS, True, "it was dumped in the middle of its work")
+        expect(interrupted.steps() < steps, True, "it was dumped in the middle of its work")
         interrupted.wait_ended(interrupted.pids)
         expect(interrupted.losses(), wanted, "the losses")
-    finally:
-        nodes.remove()
 
 
 if __name__ == "__main__":
     become_subreaper()
-    main(test, drive)
+    main(test, drive, tuple(VARIANTS))

@@ -1,5 +1,10 @@
 #!/usr/bin/env python3
-"""--together under mpirun: the members' trees live in network namespaces of their own, as on nodes, and talk to each other all the time."""
+"""--together under mpirun: the members' trees live in network namespaces of their own, as on nodes, and talk to each other all the time.
+
+usage: together.py CKPT [--rounds N] [--seed N] [--only NAME]     the last three of the long form, CKPT_LONG=1
+"""
+import argparse
+import collections
 import contextlib
 import glob
 import json
@@ -17,6 +22,11 @@ from nodes import Nodes, check_launcher, finish, one_of, start_together, wait_un
 from prompt import CKPT, main, run
 
 LONG = os.environ.get("CKPT_LONG") == "1"
+PARSER = argparse.ArgumentParser()
+PARSER.add_argument("--rounds", type=int)
+PARSER.add_argument("--seed", type=int, default=int(time.time()))
+PARSER.add_argument("--only", default="")
+OPTIONS = PARSER.parse_args(sys.argv[2:])
 PEER = os.path.join(os.path.dirname(CKPT), "together_peer")
 check_launcher(CKPT)
 
@@ -373,21 +383,93 @@ def a_damaged_parent_of_one_fails_all():
 
 
 def long_rounds_of_two():
-    yield from rounds(2, 50)
+    yield from rounds(2, OPTIONS.rounds or 50)
 
 
 def long_rounds_of_two_with_loss():
-    yield from rounds(2, 50, (0.01, 0.02))
+    yield from rounds(2, OPTIONS.rounds or 50, (0.01, 0.02))
 
 
 def long_rounds_of_many():
-    yield from rounds(4, 20, (0.01, 0.02))
-    yield from rounds(16, 6, pause=3000)
+    yield from rounds(4, OPTIONS.rounds or 20, (0.01, 0.02))
+    yield from rounds(16, OPTIONS.rounds or 6, pause=3000)
+
+
+def below(pid):
+    """It, and whatever it has started: nothing where it has ended meanwhile."""
+    with contextlib.suppress(OSError, ValueError):
+        return tree_of(pid)
+    return []
+
+
+def victims_of(kind, job, process, folder, rng):
+    """Who gets a SIGKILL: a member, which ends its courier with it; all that a node runs; or mpirun."""
+    node = rng.randrange(len(job.pids))
+    members = [pid for pid in ckpts_of(folder) if str(job.pids[node]) in cmdline(pid) or f"net:/run/netns/{job.nodes.names[node]}" in cmdline(pid)]
+    if kind == "launcher":
+        return [process.pid]
+    theirs = [pid for member in members for pid in below(member)]
+    return [*theirs, *below(job.pids[node])] if kind == "node" else theirs[:1]
+
+
+def hit(kind, job, process, folder, rng):
+    """At some moment of a verb that is under way. What becomes of it is not known."""
+    wait_until(lambda: ckpts_of(folder) or process.poll() is not None, "a member has begun")
+    time.sleep(0.8 * rng.random())
+    signal_all(victims_of(kind, job, process, folder, rng), signal.SIGKILL)
+    process.communicate(timeout=120)
+    wait_until(lambda: not ckpts_of(folder), "all ckpts have ended", 60)
+
+
+def restored_in_the_end(job, folder, rng):
+    """Something is killed in the middle of a restore: then all go on, or none, and the image is as good as before."""
+    where = "--join-ns net:/run/netns/" + one_of(job.nodes.names)
+    process = start_together(CKPT, len(job.pids), "restore", "-f", folder, "-d", member=where, start_new_session=True)
+    hit(rng.choice(["member", "launcher"]), job, process, folder, rng)
+    alive = [pid for pid in job.trees if exists_unreaped(pid)]
+    if len(alive) == len(job.trees):
+        return "all went on"
+    wait_until(lambda: not any(map(exists_unreaped, job.trees)), f"none goes on: {alive} do")
+    restore(job, folder)
+    return "none went on"
+
+
+def long_random_losses():
+    """A member, a node or the launcher is killed in the middle, of dumps and of restores: all go on, or all are whole images."""
+    def work(job):
+        rng, seen = random.Random(OPTIONS.seed), collections.Counter()
+        dump(job, "image", "-R")
+        last = "image"
+        for turn in range(OPTIONS.rounds or 50):
+            kind, folder = rng.choice(["member", "launcher", "node", "restore"]), f"image{turn}"
+            print(f"round {turn}, seed {OPTIONS.seed}: {kind}", flush=True)
+            if kind == "restore":
+                dump(job, folder)
+                job.wait_ended()
+                seen[f"restore: {restored_in_the_end(job, folder, rng)}"] += 1
+            else:
+                hit(kind, job, start_together(CKPT, len(job.pids), "dump", "-f", folder, member=pids(job), start_new_session=True), folder, rng)
+                whole = os.path.exists(f"{folder}/job.json")
+                wait_until(lambda: not any(stop_of(pid) for pid in job.trees if exists_unreaped(pid)), "nobody stands still")
+                seen[f"{kind}: {'a whole image' if whole else 'no image'}"] += 1
+                if whole or kind == "node":  # a job that has lost a node goes on from its last image
+                    job.end()
+                    restore(job, folder if whole else last)
+            job.goes_on(f"after round {turn}, seed {OPTIONS.seed}")
+            if os.path.exists(f"{folder}/job.json"):
+                shutil.rmtree(last)
+                last = folder
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+        print(f"seed {OPTIONS.seed}, {sum(seen.values())} rounds: {dict(sorted(seen.items()))}")
+        yield from ()
+    yield from with_job(3, work, (0.01, 0.02))
 
 
 become_subreaper()
 if LONG:
-    main(long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, a_killed_member_leaves_all_going_on)
+    chosen = [long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, long_random_losses, a_killed_member_leaves_all_going_on]
+    main(*[check for check in chosen if OPTIONS.only in check.__name__])
 main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_member_that_hangs_holds_nobody_for_long,
      a_killed_member_leaves_all_going_on, replicas_are_stored_once,
      a_damaged_parent_of_one_fails_all)
