@@ -107,10 +107,11 @@ Result<void> Link::send(Kind kind, ByteSpan payload, std::string_view name, uint
   if (joined) first.insert(first.end(), payload.begin(), payload.end());
   std::lock_guard lock(mutex_);
   // What follows half a frame is none.
-  if (broken_ || !out_) return fail(Code::kIo, peer_, "has ended the connection");
+  if (broken_) return *broken_;
+  if (!out_) return fail(Code::kIo, peer_, "has ended the connection");
   Result<void> done = write(first);
   if (done && !joined) done = write(payload);
-  broken_ = !done;
+  if (!done) broken_ = done.error();
   return done;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,9 +84,9 @@ class Link {
   const std::string peer_;
   Limits limits_;
   const Cancel* cancel_;
-  std::mutex mutex_;  ///< of what is sent
-  bool broken_ = false;
-  size_t piece_;  ///< most bytes of a write that cannot block once poll(2) has allowed it
+  std::mutex mutex_;             ///< of what is sent
+  std::optional<Error> broken_;  ///< what a send has failed with: so do all after it
+  size_t piece_;                 ///< most bytes of a write that cannot block once poll(2) has allowed it
   std::atomic<uint64_t> sent_{0};
   uint64_t next_us_ = 0;
 };
