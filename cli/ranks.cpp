@@ -34,8 +34,11 @@ std::optional<mpi::Kind> launched_by(const std::string& mpi) {
 }
 
 Result<std::unique_ptr<Transport>> connect_ranks(mpi::Kind kind) {
-  CKPT_TRY_ASSIGN(const std::string plugin, find_library(mpi::plugin_name(kind)));
-  return mpi::start(kind, plugin);
+  auto plugin = find_library(mpi::plugin_name(kind));
+  if (!plugin && kind == mpi::Kind::kMpich && std::getenv("SLURM_STEP_ID") != nullptr)
+    return std::move(plugin).error().with_hint("srun --mpi=pmix connects by Open MPI what --mpi=pmi2 would by MPICH");
+  CKPT_TRY(plugin);
+  return mpi::start(kind, *plugin);
 }
 
 }  // namespace ckpt::cli

@@ -105,6 +105,13 @@ class SlurmJobs(unittest.TestCase):
         self.assertNotEqual(again.wait(60), 0)
         self.assertEqual([name for name in os.listdir() if name.startswith(".ckpt")], [])
 
+    @unittest.skipIf(os.path.exists(os.path.join(os.path.dirname(CKPT), "libckpt-mpich.so")), "MPICH would connect them")
+    def test_a_step_of_another_protocol_is_told_which_one_would_do(self):
+        step = self.step(f"exec {CKPT} restore --together -f nowhere", "--mpi=pmi2")
+        self.assertEqual(step.wait(60), 6, self.said())
+        self.assertIn("libckpt-mpich.so: is not installed", self.said())
+        self.assertIn("srun --mpi=pmix", self.said())
+
     def test_a_batch_job_that_makes_way_is_queued_again_and_goes_on(self):
         pathlib.Path("program.py").write_text(COUNTER, encoding="ascii")
         pathlib.Path("job.sh").write_text(f"#!/bin/sh\nexec {CKPT} guard -f images --requeue --json -- /bin/sh -c 'exec {sys.executable} program.py "
