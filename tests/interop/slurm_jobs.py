@@ -44,6 +44,7 @@ class SlurmJobs(unittest.TestCase):
     def setUp(self):
         self.pids = []
         os.chdir(tempfile.mkdtemp(dir=self.base))
+        self.addCleanup(os.chdir, "/")
         self.addCleanup(self.end_all)
 
     def end_all(self):
@@ -52,7 +53,6 @@ class SlurmJobs(unittest.TestCase):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        os.chdir("/")
 
     def step(self, script, *options):
         """A step of two tasks, each with words of the shell. Their output is a file that each has opened itself: no connection to srun."""
@@ -101,7 +101,9 @@ class SlurmJobs(unittest.TestCase):
         self.assertEqual([part["connections"] for part in parts], [1, 1])
         again = self.step(f"exec {CKPT} restore --together -f now", "--mpi=pmix", "--kill-on-bad-exit=1")
         self.go_on()
-        self.together("dump", "later", whose)
+        self.together("dump", "later", "-R", whose)
+        self.go_on()
+        self.end_all()
         self.assertNotEqual(again.wait(60), 0)
         self.assertEqual([name for name in os.listdir() if name.startswith(".ckpt")], [])
 
