@@ -284,18 +284,38 @@ const SocketOptionKind* find_socket_option(std::string_view name) {
   return out;
 }
 
+namespace {
+
+/// The `struct sock` of a descriptor of ckpt's.
+Result<uint64_t> sock_of(const KernelMemory& kernel, int fd) {
+  CKPT_TRY_ASSIGN(const uint64_t file, kernel.file_of(fd));
+  CKPT_TRY_ASSIGN(const auto socket, kernel.read<uint64_t>(file, "file", "private_data"));
+  return kernel.read<uint64_t>(socket, "socket", "sk");
+}
+
+}  // namespace
+
 Result<HiddenOptions> read_hidden_options(int fd) {
   HiddenOptions out;
   CKPT_TRY_ASSIGN(const KernelMemory* kernel, KernelMemory::get());
-  CKPT_TRY_ASSIGN(const uint64_t file, kernel->file_of(fd));
-  CKPT_TRY_ASSIGN(const auto socket, kernel->read<uint64_t>(file, "file", "private_data"));
-  CKPT_TRY_ASSIGN(const auto inner, kernel->read<uint64_t>(socket, "socket", "sk"));
+  CKPT_TRY_ASSIGN(const uint64_t inner, sock_of(*kernel, fd));
   CKPT_TRY_ASSIGN(const auto sends, kernel->read<uint32_t>(inner, "sock", "sk_zckey"));
   out.zero_copied = sends != 0;
+  CKPT_TRY_ASSIGN(out.stamp_key, kernel->read<uint32_t>(inner, "sock", "sk_tskey"));
   CKPT_TRY_ASSIGN(const auto group, kernel->read<uint64_t>(inner, "sock", "sk_reuseport_cb"));
   if (group == 0) return out;
   CKPT_TRY_ASSIGN(const auto program, kernel->read<uint64_t>(group, "sock_reuseport", "prog"));
   out.shared_out = program != 0;
+  return out;
+}
+
+Result<PendingErrors> read_pending_errors(int fd) {
+  PendingErrors out;
+  CKPT_TRY_ASSIGN(const KernelMemory* kernel, KernelMemory::get());
+  CKPT_TRY_ASSIGN(const uint64_t inner, sock_of(*kernel, fd));
+  CKPT_TRY_ASSIGN(out.error, kernel->read<int>(inner, "sock", "sk_err"));
+  CKPT_TRY_ASSIGN(const uint64_t queue, kernel->offset_of("sock", "sk_error_queue"));
+  CKPT_TRY_ASSIGN(out.messages, kernel->read<uint32_t>(inner + queue, "sk_buff_head", "qlen"));
   return out;
 }
 

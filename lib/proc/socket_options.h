@@ -28,8 +28,17 @@ const SocketOptionKind* find_socket_option(std::string_view name);
 struct HiddenOptions {
   bool shared_out = false;  ///< a program shares out what comes among the sockets of its port (SO_ATTACH_REUSEPORT_*)
   bool zero_copied = false; ///< it has sent with MSG_ZEROCOPY: the sends are counted, and completions tell by number
+  uint32_t stamp_key = 0;   ///< the number that the next time stamp of what it sends has (SOF_TIMESTAMPING_OPT_ID)
 };
 /// Of a descriptor of ckpt's. kPermission, kUnsupported: see KernelMemory.
 Result<HiddenOptions> read_hidden_options(int fd);
+
+/// What a socket has not been told yet. Any call that tells it takes it away: SO_ERROR, and MSG_ERRQUEUE with MSG_PEEK.
+struct PendingErrors {
+  int error = 0;          ///< its next call fails with this errno
+  uint32_t messages = 0;  ///< in its queue of errors and of notes about what it has sent
+};
+/// As read_hidden_options.
+Result<PendingErrors> read_pending_errors(int fd);
 
 }  // namespace ckpt::proc

@@ -285,7 +285,7 @@ def huge_pages(count):
 
 
 # What a dump of them looks for in the kernel's own memory.
-HIDDEN = {"aio_busy", "aio_contexts", "fd_io_uring_eventfd", "sem_undo"}
+HIDDEN = {"aio_busy", "aio_contexts", "fd_io_uring_eventfd", "sem_undo", "sock_errors"}
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
 
 # Of each of its processes, and of what a rehearsal makes beside it.
@@ -327,7 +327,7 @@ BLOCKED = {  # what to hold: a word that the message must have
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
     "fanotify_unread": "has not read yet", "lease_broken": "holds a lease that somebody waits for",
     "unaccepted": "not been accepted yet", "reuseport": "SO_ATTACH_REUSEPORT", "zero_copy": "MSG_ZEROCOPY",
-    "core_cookie": "PR_SCHED_CORE",
+    "error_queue": "MSG_ERRQUEUE", "error": "has not been told yet", "stamp_numbers": "SOF_TIMESTAMPING_OPT_ID", "core_cookie": "PR_SCHED_CORE",
     "pid_namespace": "for its children", "time_namespace": "for its children", "thread_namespace": "another one than its process's",
 }
 

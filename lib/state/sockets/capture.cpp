@@ -175,7 +175,6 @@ class SocketReader {
     if (socket_.type == SOCK_DGRAM) socket_.shutdown |= shutdown_by_diag();
     if (socket_.peer_name.empty()) CKPT_TRY(take_portless_peer());
     socket_.state = socket_.peer_name.empty() ? SocketState::kUnconnected : SocketState::kConnected;
-    constexpr int kNetRaw = 13;
     if ((events & POLLIN) != 0 && socket_.type == SOCK_DGRAM && !all_.has_right(kNetRaw))
       all_.note(index_, "datagrams that it has not read yet are lost in a restore without CAP_NET_RAW, as here");
     bool peekable =
@@ -185,14 +184,23 @@ class SocketReader {
       all_.block_for_now(index_,
                          peekable ? "a UDP socket with a datagram that is still being put together (UDP_CORK, MSG_MORE)"
                                   : "a socket with packets that it has not sent yet");
+    take_error();
     if (!all_.options_.contents) return {};
-    bool error = (events & POLLERR) != 0;
-    if (peekable && error) all_.note(index_, "its pending error, or queue of errors, is not carried over");
-    if (peekable) return take_queue_of_datagrams(error);
+    if (peekable) return take_queue_of_datagrams((events & POLLERR) != 0);
     if ((events & POLLIN) != 0)
       all_.note(index_,
                 "packets that it has received and not read yet are not carried over, as a network may lose them");
     return {};
+  }
+
+  void take_error() {
+    const bool tcp = socket_.type == SOCK_STREAM;
+    std::string obstacle = take_pending_error(fd_, socket_);
+    if (!obstacle.empty() && tcp && all_.options_.tcp_close) all_.note(index_, obstacle + ", which is lost");
+    else if (!obstacle.empty()) all_.block_for_now(index_, std::move(obstacle), tcp ? "--tcp-close" : "");
+    if (socket_.error != 0 && !all_.has_right(tcp ? kNetAdmin : kNetRaw))
+      all_.note(index_, fmt::format("an error that it has not been told yet is lost in a restore without {}, as here",
+                                    tcp ? "CAP_NET_ADMIN" : "CAP_NET_RAW"));
   }
 
   /// getpeername knows of no connection without a port.
@@ -265,6 +273,7 @@ class SocketReader {
                  "a netlink socket that receives packets from the firewall (NFQUEUE, NFLOG), which is not supported");
     if ((poll_socket(fd_) & POLLIN) != 0 && all_.options_.contents)
       all_.block_for_now(index_, "a netlink socket with messages that have not been read yet");
+    take_error();
     socklen_t size = 0;
     if (::getsockopt(fd_, SOL_NETLINK, NETLINK_LIST_MEMBERSHIPS, nullptr, &size) != 0) return {};
     std::vector<uint32_t> bits((size + 3) / 4);
@@ -309,10 +318,6 @@ class SocketReader {
       if (!options.tcp_close) return block_tcp(what);
       all_.note(index_, what + ": they are lost");
     }
-    if (socket_.state == SocketState::kConnected && options.tcp_established && (poll_socket(fd_) & POLLERR) != 0)
-      all_.note(index_, "its queue of errors, or notes about what it sent (MSG_ERRQUEUE), is not carried over");
-    if (socket_.state == SocketState::kClosed && (poll_socket(fd_) & POLLERR) != 0)
-      all_.note(index_, "an error of its ended connection that has not been reported yet is not carried over");
     if (socket_.state == SocketState::kClosed && !all_.has_right(kNetAdmin))
       all_.note(index_, "the addresses of its ended connection are lost in a restore without CAP_NET_ADMIN, as here");
     if (socket_.state == SocketState::kClosed) return take_ended();
@@ -321,6 +326,7 @@ class SocketReader {
       socket_.state = SocketState::kClosed, socket_.tcp = {}, socket_.peer_name.clear();
       return {};
     }
+    take_error();
     std::string what = fmt::format("a TCP connection, {} to {}", name_text(socket_.name), name_text(socket_.peer_name));
     constexpr int kSynSent = 2, kSynReceived = 3;
     if (socket_.tcp.state == kSynSent) return take_connecting();
@@ -341,6 +347,7 @@ class SocketReader {
   /// What it has not read yet, too.
   Result<void> take_ended() {
     socket_.peer_name = socket_former_peer(fd_, socket_.family);
+    take_error();
     if ((poll_socket(fd_) & POLLPRI) != 0)
       return block_tcp("a TCP connection that has ended with urgent data (MSG_OOB) that has not been read yet");
     int unread = 0;
@@ -372,7 +379,7 @@ class SocketReader {
     return {};
   }
 
-  static constexpr int kNetAdmin = 12;
+  static constexpr int kNetAdmin = 12, kNetRaw = 13;
 
   SocketCapture& all_;
   size_t index_;

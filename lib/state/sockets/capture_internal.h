@@ -51,6 +51,10 @@ int poll_socket(int fd);
 /// Filters, and with `values` options, of which there are some fifty. A line for each that cannot be carried over.
 Result<std::vector<std::string>> take_socket_options(int fd, bool values, store::Socket& socket);
 
+/// Of an internet, packet or netlink socket whose state, name and peer are known: `error`, where a restore can make it
+/// again. Returns what cannot be carried over; empty: nothing.
+std::string take_pending_error(int fd, store::Socket& socket);
+
 /// The groups that the machine has joined, of /proc/net/igmp and /proc/net/igmp6.
 std::vector<store::SocketMembership> parse_igmp(const std::string& text);
 std::vector<store::SocketMembership> parse_igmp6(const std::string& text);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <linux/filter.h>
+#include <linux/net_tstamp.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -55,8 +56,9 @@ void find_unsupported(int fd, const store::Socket& socket, std::vector<std::stri
 /// Where the kernel's memory cannot be read these are lost.
 void find_hidden(int fd, const store::Socket& socket, std::vector<std::string>& out) {
   const bool is_inet = socket.family == AF_INET || socket.family == AF_INET6;
-  if (!is_inet || (int_option(fd, SOL_SOCKET, SO_REUSEPORT).value_or(0) == 0 &&
-                   int_option(fd, SOL_SOCKET, SO_ZEROCOPY).value_or(0) == 0))
+  const bool numbered = (int_option(fd, SOL_SOCKET, SO_TIMESTAMPING).value_or(0) & SOF_TIMESTAMPING_OPT_ID) != 0;
+  if (!numbered && (!is_inet || (int_option(fd, SOL_SOCKET, SO_REUSEPORT).value_or(0) == 0 &&
+                                 int_option(fd, SOL_SOCKET, SO_ZEROCOPY).value_or(0) == 0)))
     return;
   const auto found = proc::read_hidden_options(fd);
   if (!found) return;
@@ -66,6 +68,8 @@ void find_hidden(int fd, const store::Socket& socket, std::vector<std::string>& 
         "supported");
   if (found->zero_copied)
     out.push_back("a socket that has sent with MSG_ZEROCOPY, whose count of sends cannot be made again");
+  if (numbered && found->stamp_key != 0)
+    out.push_back("a socket that numbers the time stamps of what it sends (SOF_TIMESTAMPING_OPT_ID) and has begun to");
 }
 
 void take_values(int fd, store::Socket& socket) {

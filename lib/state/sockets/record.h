@@ -1,7 +1,11 @@
 // Sockets: what the manifest says of them.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -89,7 +93,8 @@ struct Socket {
   std::vector<uint8_t> peer_name;  ///< sockaddr of getpeername, of kClosed and kConnecting of SO_PEERNAME; empty: none
   bool foreign_address = false;    ///< inet: `name` was no address of the machine
   int peer = -1;                   ///< kConnected of unix: index into sockets
-  bool reset = false;              ///< the next call fails with ECONNRESET
+  bool reset = false;              ///< unix: the next call fails with ECONNRESET
+  int error = 0;                   ///< inet: the next call fails with this errno; 0: it does not
   int shutdown = 0;                ///< 1: receiving has ended, 2: sending
   int backlog = 0;                 ///< kListening
   std::vector<int> pending;        ///< kListening of unix: indices of the sockets that wait to be accepted, in order
@@ -107,6 +112,15 @@ struct Socket {
   bool operator==(const Socket&) const = default;
 };
 
+/// Whether a restore can have the next call of such a socket fail with it again.
+inline bool can_fail_again(const Socket& s, int error) {
+  const bool inet = s.family == AF_INET || s.family == AF_INET6;
+  const bool udp = s.type == SOCK_DGRAM && (s.protocol == IPPROTO_UDP || s.protocol == IPPROTO_UDPLITE);
+  if (udp) return inet && s.state == SocketState::kConnected && error == ECONNREFUSED;
+  return inet && s.type == SOCK_STREAM && s.state == SocketState::kClosed && !s.peer_name.empty() &&
+         (error == ECONNRESET || error == EPIPE);
+}
+
 inline constexpr std::array<const char*, 8> kSocketStateNames = {"unconnected", "listening", "connected", "pending",
                                                                  "peer-gone",   "external",  "closed",    "connecting"};
 
@@ -114,6 +128,8 @@ inline constexpr std::array<const char*, 8> kSocketStateNames = {"unconnected", 
 inline constexpr size_t kMaxSocketName = 128;
 
 inline constexpr size_t kMaxSocketOption = 4096;
+
+inline constexpr int kMaxErrno = 4095;
 
 inline constexpr size_t kMaxSocketFilter = 8 * 4096;  ///< BPF_MAXINSNS instructions
 
@@ -196,6 +212,7 @@ void describe(A& a, typename A::template Of<Socket> s) {
   a.optional().flag("foreign_address", s.foreign_address);
   a.number("peer", s.peer, -1);
   a.flag("reset", s.reset);
+  a.optional().number("error", s.error, 0, kMaxErrno);
   a.number("shutdown", s.shutdown, 0, 3);
   a.number("backlog", s.backlog);
   a.numbers("pending", s.pending);

@@ -230,6 +230,7 @@ std::string check_sockets(const std::vector<Socket>& records) {
     bool fits = s.tcp.unsent_size <= s.tcp.send_size && !__builtin_add_overflow(total, s.tcp.send_size, &total);
     for (const auto& message : s.messages) fits = fits && !__builtin_add_overflow(total, message.size, &total);
     if (!fits || total != s.content_size) return place + ".content_size: is not the sum of its parts";
+    if (s.error != 0 && !store::can_fail_again(s, s.error)) return place + ".error: is none that such a socket has";
     if (s.filter.size() % sizeof(sock_filter) != 0) return place + ".filter: is not made of whole instructions";
   }
   return "";

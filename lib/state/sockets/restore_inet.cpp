@@ -146,8 +146,17 @@ Result<void> InetBuilder::make_plain(size_t index) {
   CKPT_TRY(join_groups(fd, socket));
   if (!socket.messages.empty()) CKPT_TRY(fill(index));
   CKPT_TRY(connect_to_peer(fd, socket));
+  if (socket.error != 0) CKPT_TRY(refuse_again(index));
   CKPT_TRY(shut_down(fd, socket));
   return set_options(fd, socket, true, work_.notes);
+}
+
+Result<void> InetBuilder::refuse_again(size_t index) {
+  CKPT_TRY_ASSIGN(const bool arrived, inject_refusal(work_.fds[index].get(), work_.records[index]));
+  if (!arrived)
+    work_.note(work_.records[index],
+               "an error that it had not been told yet is lost: this machine does not deliver it (a packet filter)");
+  return {};
 }
 
 Result<void> InetBuilder::fill(size_t index) {
@@ -206,7 +215,9 @@ Result<void> InetBuilder::make_closed(size_t index) {
   if (!ended) {
     if (socket.content_size != 0) return std::move(ended).error();  // what was not read would be lost
     if (!socket.peer_name.empty())
-      work_.note(socket, "the addresses of the connection that it had are lost: " + ended.error().text());
+      work_.note(socket, std::string("the addresses of the connection that it had") +
+                             (socket.error != 0 ? ", and an error of it that it had not been told yet," : "") +
+                             " are lost: " + ended.error().text());
     CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
     int fd = work_.fds[index].get();
     CKPT_TRY(set_options(fd, socket, false, work_.notes));

@@ -14,6 +14,10 @@ Result<void> bind_inet(int fd, const store::Socket& socket);
 /// interface takes.
 Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::SocketMessage& message, ByteSpan bytes);
 
+/// Has the next call of a connected UDP socket fail with ECONNREFUSED: an ICMP message, as inject_datagram. False: it
+/// did not arrive.
+Result<bool> inject_refusal(int fd, const store::Socket& socket);
+
 /// A TCP segment without data to `local`, as if from `remote`.
 struct Segment {
   uint32_t sequence = 0, acknowledgement = 0;

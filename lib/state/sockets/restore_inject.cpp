@@ -1,10 +1,13 @@
 // Packets with a foreign source address, sent to an address of this machine: they go through the loopback interface,
 // where the kernel does not ask whether the source could come from there.
 #include <netinet/in.h>
+#include <netinet/icmp6.h>
 #include <netinet/ip.h>
 #include <netinet/ip6.h>
+#include <netinet/ip_icmp.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -59,22 +62,30 @@ uint16_t checksum(const SocketName& from, const SocketName& to, int protocol, By
   return folded(sum);
 }
 
-Result<void> send_packet(const SocketName& from, const SocketName& to, int protocol, ByteSpan payload) {
-  bool four = family_of(to) == AF_INET;
+/// Header and addresses of a packet without its payload, of `size` bytes.
+std::vector<std::byte> packet_head(const SocketName& from, const SocketName& to, int protocol, size_t size) {
+  const bool four = family_of(to) == AF_INET;
   std::vector<std::byte> packet(four ? sizeof(iphdr) : sizeof(ip6_hdr));
   if (four) {
-    iphdr head{};  // the kernel fills in length, checksum and id
+    iphdr head{};
     head.version = 4, head.ihl = 5, head.ttl = kHops, head.protocol = static_cast<uint8_t>(protocol);
-    head.saddr = address_of<sockaddr_in>(from).sin_addr.s_addr,
+    head.tot_len = htons(static_cast<uint16_t>(sizeof head + size));
+    head.saddr = address_of<sockaddr_in>(from).sin_addr.s_addr;
     head.daddr = address_of<sockaddr_in>(to).sin_addr.s_addr;
     std::memcpy(packet.data(), &head, sizeof head);
   } else {
     ip6_hdr head{};
-    head.ip6_flow = htonl(6u << 28), head.ip6_plen = htons(static_cast<uint16_t>(payload.size()));
+    head.ip6_flow = htonl(6u << 28), head.ip6_plen = htons(static_cast<uint16_t>(size));
     head.ip6_nxt = static_cast<uint8_t>(protocol), head.ip6_hlim = kHops;
     head.ip6_src = address_of<sockaddr_in6>(from).sin6_addr, head.ip6_dst = address_of<sockaddr_in6>(to).sin6_addr;
     std::memcpy(packet.data(), &head, sizeof head);
   }
+  return packet;
+}
+
+Result<void> send_packet(const SocketName& from, const SocketName& to, int protocol, ByteSpan payload) {
+  const bool four = family_of(to) == AF_INET;
+  std::vector<std::byte> packet = packet_head(from, to, protocol, payload.size());  // of IPv4 the kernel completes it
   packet.insert(packet.end(), payload.begin(), payload.end());
   CKPT_TRY_ASSIGN(UniqueFd raw, open_socket(four ? AF_INET : AF_INET6, SOCK_RAW, IPPROTO_RAW));
   int size = 1 << 20;
@@ -101,9 +112,10 @@ SocketName destination(const store::Socket& socket, const store::SocketMessage& 
 }
 
 /// The loopback interface hands on at once, but by a softirq that may run elsewhere.
-bool wait_for_more(int fd, uint32_t before) {
+template <class HasArrived>
+bool wait_until(HasArrived has_arrived) {
   for (int i = 0; i < 100; ++i) {
-    if (receive_memory(fd) != before) return true;
+    if (has_arrived()) return true;
     timespec moment{0, 1'000'000};
     ::nanosleep(&moment, nullptr);
   }
@@ -137,12 +149,39 @@ Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::S
   head.check = htons(sum == 0 ? 0xffff : sum);
   std::memcpy(payload.data(), &head, sizeof head);
   uint32_t before = receive_memory(fd);
-  bool arrived = send_packet(from, to, IPPROTO_UDP, payload) && wait_for_more(fd, before);
+  bool arrived = send_packet(from, to, IPPROTO_UDP, payload) &&
+                 wait_until([&] { return receive_memory(fd) != before; });
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
   if (shared && ::connect(fd, &none, sizeof none) != 0)
     return sys_error(subject_of(socket), "cannot be parted from the sender of a datagram");
   return arrived;
+}
+
+/// What nobody has received is sent back from the peer's machine, to tell that it has no such port.
+Result<bool> inject_refusal(int fd, const store::Socket& socket) {
+  const SocketName own = plain_name(socket.name), peer = plain_name(socket.peer_name);
+  if (family_of(own) != family_of(peer)) return false;
+  const bool four = family_of(own) == AF_INET;
+  icmphdr head{};
+  static_assert(sizeof head == sizeof(icmp6_hdr));
+  head.type = four ? uint8_t{ICMP_DEST_UNREACH} : uint8_t{ICMP6_DST_UNREACH};
+  head.code = four ? uint8_t{ICMP_PORT_UNREACH} : uint8_t{ICMP6_DST_UNREACH_NOPORT};
+  udphdr datagram{};
+  datagram.source = port_of(own), datagram.dest = port_of(peer), datagram.len = htons(sizeof datagram);
+  std::vector<std::byte> payload(sizeof head);
+  const std::vector<std::byte> sent = packet_head(own, peer, socket.protocol, sizeof datagram);
+  payload.insert(payload.end(), sent.begin(), sent.end());
+  const ByteSpan rest = raw_of(datagram);
+  payload.insert(payload.end(), rest.begin(), rest.end());
+  std::memcpy(payload.data(), &head, sizeof head);
+  uint64_t sum = 0;
+  add_words(sum, payload);
+  head.checksum = htons(four ? folded(sum) : checksum(peer, own, IPPROTO_ICMPV6, payload));
+  std::memcpy(payload.data(), &head, sizeof head);
+  pollfd errors{fd, 0, 0};
+  return send_packet(peer, own, four ? int{IPPROTO_ICMP} : int{IPPROTO_ICMPV6}, payload) &&
+         wait_until([&] { return ::poll(&errors, 1, 0) == 1 && (errors.revents & POLLERR) != 0; });
 }
 
 Result<void> inject_segment(const SocketName& local, const SocketName& remote, const Segment& segment) {

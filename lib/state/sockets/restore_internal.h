@@ -167,6 +167,7 @@ class InetBuilder {
  private:
   Result<void> make_plain(size_t index);
   Result<void> fill(size_t index);
+  Result<void> refuse_again(size_t index);
   Result<void> make_listening(size_t index);
   Result<void> make_bound(size_t index);
   Result<void> make_closed(size_t index);

@@ -181,12 +181,18 @@ Result<void> InetBuilder::end_connection(size_t index) {
   CKPT_TRY(bind_and_connect(fd, socket));
   if (!unread.empty()) CKPT_TRY(fill_queue(fd, TCP_RECV_QUEUE, unread));
   const uint32_t next = kSequence + static_cast<uint32_t>(unread.size());
-  CKPT_TRY(inject_segment(socket.name, socket.peer_name, {next, kSequence, false, true}));
+  const bool after_end = socket.error == EPIPE;
+  if (after_end) {
+    CKPT_TRY(inject_segment(socket.name, socket.peer_name, {next, kSequence, true, false}));
+    if (!wait_for_fin(fd)) return Error(Code::kBusy, "", "it cannot be ended again");
+  }
+  const uint32_t last = next + (after_end ? 1 : 0);
+  CKPT_TRY(inject_segment(socket.name, socket.peer_name, {last, kSequence, false, true}));
   constexpr int kClose = 7;
   if (!wait_for_state(fd, [](int state) { return state == kClose; }))
     return Error(Code::kBusy, "", "it cannot be ended again");
   socklen_t size = sizeof error;
-  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+  if (socket.error == 0 && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
     return sys_error("", "cannot take its error");  // the reset's
   CKPT_TRY(set_tcp(fd, TCP_REPAIR, off, "cannot leave repair mode"));
   return restore_reuse(fd, socket);

@@ -3,8 +3,10 @@
 #include <linux/aio_abi.h>
 #include <linux/filter.h>
 #include <linux/if_packet.h>
+#include <linux/net_tstamp.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -72,6 +74,30 @@ static void hold_zero_copy(void) {
   CHECK_EQUAL(connect(fd, (struct sockaddr*)&address, sizeof address), 0);
   if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) != 0) target_skip("SO_ZEROCOPY: %s", strerror(errno));
   if (send(fd, map_pages(PAGE_SIZE), PAGE_SIZE, MSG_ZEROCOPY) < 0) target_skip("MSG_ZEROCOPY: %s", strerror(errno));
+}
+static void hold_error_queue(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+  struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  CHECK_EQUAL(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on), 0);
+  CHECK_EQUAL(sendto(fd, "x", 1, 0, (struct sockaddr*)&nobody, sizeof nobody), 1);
+  struct pollfd poll_for = {.fd = fd};
+  CHECK_EQUAL(poll(&poll_for, 1, 10000), 1);
+}
+/// A connection that nobody wanted, which is not told yet.
+static void hold_error(void) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  CHECK(connect(fd, (struct sockaddr*)&nobody, sizeof nobody) == -1 && errno == EINPROGRESS);
+  struct pollfd poll_for = {.fd = fd};
+  CHECK_EQUAL(poll(&poll_for, 1, 10000), 1);
+}
+static void hold_stamp_numbers(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM, 0);
+  const int how = SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+  struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &how, sizeof how) != 0)
+    target_skip("SO_TIMESTAMPING: %s", strerror(errno));
+  CHECK_EQUAL(sendto(fd, "x", 1, 0, (struct sockaddr*)&nobody, sizeof nobody), 1);
 }
 static void hold_core_cookie(void) {
   enum { kSchedCore = 62, kCreate = 1 };
@@ -303,6 +329,9 @@ static const struct Thing {
     {"lease_broken", hold_lease_broken},
     {"reuseport", hold_reuseport},
     {"zero_copy", hold_zero_copy},
+    {"error_queue", hold_error_queue},
+    {"error", hold_error},
+    {"stamp_numbers", hold_stamp_numbers},
     {"core_cookie", hold_core_cookie},
     {"aio", hold_aio},
     {"aio_forked", hold_aio_forked},
@@ -333,7 +362,7 @@ int main(int argc, char** argv) {
     bool always = strncmp(name, "io_uring", 8) != 0 && strncmp(name, "aio", 3) != 0 && strcmp(name, "hugetlb") != 0 &&
                   strcmp(name, "userfaultfd") != 0 && strncmp(name, "sem_undo", 8) != 0 &&
                   strcmp(name, "reuseport") != 0 && strcmp(name, "zero_copy") != 0 &&
-                  strcmp(name, "core_cookie") != 0 &&
+                  strcmp(name, "core_cookie") != 0 && strcmp(name, "stamp_numbers") != 0 &&
                   strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 &&
                   strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;
