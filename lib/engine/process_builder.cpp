@@ -177,6 +177,7 @@ Result<void> ProcessBuilder::set_threads(const LabelChanges& labels) {
   ThreadBatches batches(image_.threads.size());
   queue_signals(image_, area, batches);
   register_numbers(tree_, index_, area, batches);
+  limit_workers(tree_, index_, area, batches);
   for (size_t i = 0; i < batches.size(); ++i) {
     const store::MemoryPolicy& policy = image_.threads[i].policy;
     if (policy.mode != 0) set_thread_policy(policy, area, batches[i]);

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -383,11 +385,24 @@ namespace {
 
 constexpr uint64_t kRegisteredRing = 1 << 4;  // IORING_ENTER_REGISTERED_RING, 5.18
 constexpr uint64_t kMostNumbers = 16;         // IO_RINGFD_REG_MAX
+constexpr unsigned kMostWorkers = 19, kNumbers = 20, kNoNumbers = 21;  // IORING_REGISTER_IOWQ_MAX_WORKERS, _RING_FDS
+
+using WorkerLimits = std::array<uint32_t, 2>;
+
+/// As the first ring of a thread gives it (io_init_wq_offload of Linux).
+bool is_given_by(const IoUring& ring, const WorkerLimits& limits, int tid) {
+  rlimit processes{};
+  if (::prlimit(tid, RLIMIT_NPROC, nullptr, &processes) != 0) return false;
+  // The kernel tells a limit that is no positive int as none.
+  const auto most = static_cast<int32_t>(processes.rlim_cur);
+  const auto processors = static_cast<uint32_t>(::sysconf(_SC_NPROCESSORS_ONLN));
+  return limits == WorkerLimits{std::min(ring.sq_entries, 4 * processors), static_cast<uint32_t>(std::max(most, 0))};
+}
 
 }  // namespace
 
-/// None of these calls does anything. A ring is entered with nothing to do; and no eventfd is given, which the kernel
-/// tells (EFAULT) after whether there is one already (EBUSY).
+/// None of these calls does anything. A ring is entered with nothing to do; no eventfd is given, which the kernel tells
+/// (EFAULT) after whether there is one already (EBUSY); and limits of 0 leave those of the thread as they are.
 UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlace>& rings) : rings_(rings) {
   const uint64_t numbers = rings.empty() ? 1 : kMostNumbers;
   for (uint64_t i = 0; i < numbers; ++i)
@@ -397,6 +412,8 @@ UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlac
     enabled_.push_back(calls.add("enter an io_uring", SYS_io_uring_enter, {fd, 0, 0, 0, 0, 0}));
     eventfds_.push_back(calls.add("ask an io_uring for its eventfd", SYS_io_uring_register,
                                   {fd, IORING_REGISTER_EVENTFD, 0, 1, 0, 0}));
+    workers_.push_back(calls.add("ask an io_uring for the limits of its workers", SYS_io_uring_register,
+                                 {fd, kMostWorkers, 0, 2, 0, 0}, sizeof(WorkerLimits), proc::kThird));
   }
 }
 
@@ -405,8 +422,33 @@ std::string refused_by_registration(int64_t answer, const IoUring& ring) {
   return "[io_uring] with restrictions (IORING_REGISTER_RESTRICTIONS), which the kernel's memory alone tells";
 }
 
+/// They are the thread's, whatever ring is asked, but for one with a polling thread. To set them by a ring sets them
+/// for all threads that use it: so those with other limits go by another ring.
+Result<void> UringQuestions::take_workers(const proc::CallList& calls, int tid, store::TreeImage& tree) const {
+  auto ring_at = [&](size_t i) -> IoUring& { return tree.io_urings[static_cast<size_t>(rings_[i].ring)]; };
+  bool is_told = false, has_place = false;
+  for (size_t i = 0; i < workers_.size() && !has_place; ++i) {
+    IoUring& ring = ring_at(i);
+    if (calls.result(workers_[i]) < 0) continue;
+    const auto limits = calls.written<WorkerLimits>(workers_[i]);
+    bool given = limits == WorkerLimits{};  // it has never used a ring
+    for (size_t other = 0; other < rings_.size(); ++other) given = given || is_given_by(ring_at(other), limits, tid);
+    if (given) continue;
+    const bool can_be_set = may_register(ring, kMostWorkers) && may_register(ring, kNumbers) &&
+                            may_register(ring, kNoNumbers);
+    const bool is_free = ring.workers.empty() ||
+                         (ring.workers[0].bounded == limits[0] && ring.workers[0].unbounded == limits[1]);
+    const bool is_taken = can_be_set && is_free;
+    if (is_taken) ring.workers.push_back({tid, limits[0], limits[1]});
+    is_told = is_told || ring.poller.empty();
+    has_place = is_taken && ring.poller.empty();
+  }
+  if (!is_told || has_place) return {};
+  return fail(Code::kUnsupported, fmt::format("thread {}", tid),
+              "[io_uring] with limits of its workers (IORING_REGISTER_IOWQ_MAX_WORKERS) that no ring could give back");
+}
+
 Result<void> UringQuestions::take(const proc::CallList& calls, int tid, store::TreeImage& tree) const {
-  constexpr unsigned kNumbers = 20;  // IORING_REGISTER_RING_FDS
   auto refuse = [&](std::string what) {
     return fail(Code::kUnsupported, fmt::format("thread {}", tid), std::move(what));
   };
@@ -431,7 +473,7 @@ Result<void> UringQuestions::take(const proc::CallList& calls, int tid, store::T
                     "nothing tells");
     tree.io_urings[static_cast<size_t>(ring)].numbers.push_back({tid, static_cast<uint32_t>(i)});
   }
-  return {};
+  return take_workers(calls, tid, tree);
 }
 
 }  // namespace ckpt::capture

@@ -80,12 +80,14 @@ class UringQuestions {
  public:
   /// `rings`: descriptors of the process.
   UringQuestions(proc::CallList& calls, const std::vector<RingPlace>& rings);
-  /// kUnsupported: something that no restore could make again. Fills IoUring::numbers.
+  /// kUnsupported: something that no restore could make again. Fills IoUring::numbers and workers.
   Result<void> take(const proc::CallList& calls, int tid, store::TreeImage& tree) const;
 
  private:
+  Result<void> take_workers(const proc::CallList& calls, int tid, store::TreeImage& tree) const;
+
   const std::vector<RingPlace>& rings_;
-  std::vector<size_t> numbers_, enabled_, eventfds_;
+  std::vector<size_t> numbers_, enabled_, eventfds_, workers_;
 };
 
 /// Why a ring is refused by what the kernel answers to who asks for its eventfd; empty: no reason, or nobody but the

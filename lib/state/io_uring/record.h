@@ -31,6 +31,13 @@ struct IoUringNumber {
   bool operator==(const IoUringNumber&) const = default;
 };
 
+/// How many workers of the kernel a thread may have at once (IORING_REGISTER_IOWQ_MAX_WORKERS).
+struct IoUringWorkers {
+  int tid = 0;
+  uint32_t bounded = 0, unbounded = 0;  ///< for requests that end soon, and for others; 0: without a limit
+  bool operator==(const IoUringWorkers&) const = default;
+};
+
 /// Credentials that requests may name (IORING_REGISTER_PERSONALITY).
 struct IoUringPersonality {
   uint32_t number = 1;
@@ -77,6 +84,7 @@ struct IoUring {
   std::vector<IoUringPersonality> personalities;  ///< by number
   std::vector<IoUringRestrictions> restrictions;  ///< at most one
   std::vector<uint64_t> file_tags, buffer_tags;   ///< parallel to files and buffers, or empty
+  std::vector<IoUringWorkers> workers;            ///< of threads that have not as many as a new ring gives them
   /// A restore can do nothing else with it, which an older ckpt does not know.
   bool needs_more() const {
     return flags != 0 || disabled || !poller.empty() || !personalities.empty() || !restrictions.empty() ||
@@ -101,6 +109,13 @@ template <class A>
 void describe(A& a, typename A::template Of<IoUringNumber> n) {
   a.number("tid", n.tid, 1);
   a.number("number", n.number, 0, 15);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<IoUringWorkers> w) {
+  a.number("tid", w.tid, 1);
+  a.number("bounded", w.bounded);
+  a.number("unbounded", w.unbounded);
 }
 
 template <class A>
@@ -153,6 +168,7 @@ void describe(A& a, typename A::template Of<IoUring> u) {
   a.optional().list("restrictions", u.restrictions);
   a.optional().hexes("file_tags", u.file_tags);
   a.optional().hexes("buffer_tags", u.buffer_tags);
+  a.optional().list("workers", u.workers);
 }
 
 }  // namespace ckpt::store

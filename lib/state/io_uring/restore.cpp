@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "lib/state/descriptors/subject.h"
@@ -42,21 +43,62 @@ void register_buffers(const store::TreeImage& tree, int process, RestorerArea& a
   }
 }
 
-void register_numbers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches) {
-  constexpr int kRegisterRings = 20;  // IORING_REGISTER_RING_FDS
+namespace {
+
+/// Calls `each` with a ring of the tree and its descriptor in the process.
+template <class Each>
+void for_each_ring(const store::TreeImage& tree, int process, Each each) {
   const store::ProcessImage& image = tree.processes[static_cast<size_t>(process)];
   const int table = image.descriptors_of < 0 ? process : image.descriptors_of;
   for (const store::Descriptor& d : tree.descriptors) {
-    if (d.kind != store::DescriptorKind::kIoUring) continue;
-    for (const store::IoUringNumber& number : tree.io_urings[static_cast<size_t>(d.object)].numbers) {
-      const int fd = number_in(d, table);
-      const io_uring_rsrc_update update{number.number, 0, static_cast<uint64_t>(fd)};
-      for (size_t i = 0; i < image.threads.size(); ++i) {
-        if (image.threads[i].tid == number.tid && fd >= 0)
-          batches[i].add("give an io_uring its number", SYS_io_uring_register, fd, kRegisterRings, area.put(update), 1);
-      }
-    }
+    if (d.kind == store::DescriptorKind::kIoUring)
+      each(tree.io_urings[static_cast<size_t>(d.object)], number_in(d, table));
   }
+}
+
+/// The batch of the thread; nullptr: the process has none with that number.
+SyscallBatch* batch_of(const store::ProcessImage& image, int tid, ThreadBatches& batches) {
+  for (size_t i = 0; i < image.threads.size(); ++i) {
+    if (image.threads[i].tid == tid) return &batches[i];
+  }
+  return nullptr;
+}
+
+constexpr int kRegisterRings = 20, kUnregisterRings = 21;  // IORING_REGISTER_RING_FDS, 5.18
+
+}  // namespace
+
+void register_numbers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches) {
+  for_each_ring(tree, process, [&](const IoUring& ring, int fd) {
+    for (const store::IoUringNumber& number : ring.numbers) {
+      SyscallBatch* batch = batch_of(tree.processes[static_cast<size_t>(process)], number.tid, batches);
+      const io_uring_rsrc_update update{number.number, 0, static_cast<uint64_t>(fd)};
+      if (batch != nullptr && fd >= 0)
+        batch->add("give an io_uring its number", SYS_io_uring_register, fd, kRegisterRings, area.put(update), 1);
+    }
+  });
+}
+
+/// A thread that has not used a ring yet has nothing to limit. To be given a number for one makes it a user. Of a ring
+/// with a polling thread that thread is limited.
+void limit_workers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches) {
+  constexpr int kMostWorkers = 19;       // IORING_REGISTER_IOWQ_MAX_WORKERS, 5.15
+  constexpr uint32_t kSpareNumber = 15;  // the last that there is
+  for_each_ring(tree, process, [&](const IoUring& ring, int fd) {
+    for (const store::IoUringWorkers& workers : ring.workers) {
+      SyscallBatch* batch = batch_of(tree.processes[static_cast<size_t>(process)], workers.tid, batches);
+      if (batch == nullptr || fd < 0) continue;
+      auto is_its = [&](const store::IoUringNumber& number) { return number.tid == workers.tid; };
+      const bool is_user =
+          !ring.poller.empty() || std::any_of(ring.numbers.begin(), ring.numbers.end(), is_its);
+      const uint64_t number = area.put(io_uring_rsrc_update{kSpareNumber, 0, static_cast<uint64_t>(fd)});
+      const uint64_t most = area.put(std::array<uint32_t, 2>{workers.bounded, workers.unbounded});
+      if (!is_user) batch->add("use an io_uring", SYS_io_uring_register, fd, kRegisterRings, number, 1);
+      batch->add("limit the workers of an io_uring", SYS_io_uring_register, fd, kMostWorkers, most, 2);
+      const uint64_t spare = area.put(io_uring_rsrc_update{kSpareNumber, 0, 0});
+      if (!is_user) batch->add("give up a number", SYS_io_uring_register, fd, kUnregisterRings, spare, 1);
+    }
+  });
 }
 
 namespace {

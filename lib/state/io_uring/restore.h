@@ -39,6 +39,9 @@ void register_buffers(const store::TreeImage& tree, int process, RestorerArea& a
 /// By each thread: the numbers that it enters rings by.
 void register_numbers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches);
 
+/// By each thread, after register_numbers: how many workers it may have.
+void limit_workers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches);
+
 /// Maps the memory of the rings where the process had it, once all its other mappings are there. `rings`: numbers of
 /// descriptors in the child, parallel to TreeImage::io_urings; of those that the child has made its own.
 Result<void> map_rings(const store::TreeImage& tree, int process, const std::vector<int>& rings, Child& child);
