@@ -49,6 +49,9 @@ constexpr std::array kSocket = {
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_SELECT_ERR_QUEUE),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_BUSY_POLL),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_PREFER_BUSY_POLL),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_BUSY_POLL_BUDGET),  // the kernel's memory alone tells it
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_WIFI_STATUS),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_NOFCS),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_MAX_PACING_RATE),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_ZEROCOPY),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TXTIME),
@@ -175,6 +178,7 @@ constexpr std::array kTcp = {
     SocketOptionKind{"TCP_RTO_MIN_US", IPPROTO_TCP, kTcpRtoMin, false},
     SocketOptionKind{"TCP_DELACK_MAX_US", IPPROTO_TCP, kTcpDelackMax, false},
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN_KEY),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_WINDOW_CLAMP),
@@ -200,7 +204,9 @@ constexpr std::array kUdpLite = {
 constexpr std::array kRaw = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_HDRINCL),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_NODEFRAG),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_ROUTER_ALERT),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_CHECKSUM),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_ROUTER_ALERT_ISOLATE),
     SocketOptionKind{"IPV6_HDRINCL", IPPROTO_IPV6, kIp6Hdrincl, false},
     SocketOptionKind{"ICMP_FILTER", kIcmpLevel, kIcmpFilter, false},
     SocketOptionKind{"ICMPV6_FILTER", IPPROTO_ICMPV6, kIcmpFilter, false},
@@ -307,6 +313,12 @@ Result<HiddenOptions> read_hidden_options(int fd) {
   CKPT_TRY_ASSIGN(const auto program, kernel->read<uint64_t>(group, "sock_reuseport", "prog"));
   out.shared_out = program != 0;
   return out;
+}
+
+Result<uint16_t> read_busy_poll_budget(int fd) {
+  CKPT_TRY_ASSIGN(const KernelMemory* kernel, KernelMemory::get());
+  CKPT_TRY_ASSIGN(const uint64_t inner, sock_of(*kernel, fd));
+  return kernel->read<uint16_t>(inner, "sock", "sk_busy_poll_budget");
 }
 
 Result<PendingErrors> read_pending_errors(int fd) {

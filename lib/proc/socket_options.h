@@ -33,6 +33,9 @@ struct HiddenOptions {
 /// Of a descriptor of ckpt's. kPermission, kUnsupported: see KernelMemory.
 Result<HiddenOptions> read_hidden_options(int fd);
 
+/// SO_BUSY_POLL_BUDGET, in packets; 0: it has not been set. As read_hidden_options.
+Result<uint16_t> read_busy_poll_budget(int fd);
+
 /// What a socket has not been told yet. Any call that tells it takes it away: SO_ERROR, and MSG_ERRQUEUE with MSG_PEEK.
 struct PendingErrors {
   int error = 0;          ///< its next call fails with this errno

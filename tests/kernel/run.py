@@ -827,6 +827,19 @@ def special_status(place):
     target.check(0)
 
 
+def special_busy_poll(place):
+    """What no call tells, a second dump finds in the kernel's memory as the first one did."""
+    if not os.path.exists(KERNEL_TYPES):
+        raise Skip(f"this kernel does not describe itself ({KERNEL_TYPES})")
+    target = Target("sock_options", place.folder("budget"))
+    for name in ("first", "second"):
+        dump(target, name)
+        if "SO_BUSY_POLL_BUDGET" not in read_text(os.path.join(image(target, name), "manifest.json")):
+            raise Failure(f"the {name} image has no budget")
+        restore(target, name)
+    target.check(0)
+
+
 def proportional_kib(tree):
     """What a tree has in memory, each page counted once."""
     total = 0

@@ -336,6 +336,8 @@ class SocketReader {
     if (!all_.has_right(kNetAdmin))
       return all_.block(index_, what + ": it takes CAP_NET_ADMIN over its network namespace", "--tcp-close"),
              Result<void>();
+    if (has_saved_request(fd_))
+      all_.note(index_, "the request that made its connection (TCP_SAVED_SYN), unread so far, is not carried over");
     if (options.contents) {
       CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
       CKPT_TRY(take_tcp_queues(*guard, fd_, socket_, bytes_));

@@ -55,6 +55,9 @@ Result<std::vector<std::string>> take_socket_options(int fd, bool values, store:
 /// again. Returns what cannot be carried over; empty: nothing.
 std::string take_pending_error(int fd, store::Socket& socket);
 
+/// Of a TCP connection: it has not asked yet for the request that made it (TCP_SAVED_SYN). To be told takes it away.
+bool has_saved_request(int fd);
+
 /// The groups that the machine has joined, of /proc/net/igmp and /proc/net/igmp6.
 std::vector<store::SocketMembership> parse_igmp(const std::string& text);
 std::vector<store::SocketMembership> parse_igmp6(const std::string& text);

@@ -49,6 +49,8 @@ void find_unsupported(int fd, const store::Socket& socket, std::vector<std::stri
       out.push_back(fmt::format("a TCP connection with the upper layer protocol {} (TCP_ULP), which is not supported",
                                 ulp.data()));
   }
+  if (socket.type == SOCK_RAW && int_option(fd, IPPROTO_IPV6, IPV6_ROUTER_ALERT).value_or(0) > 0)
+    out.push_back("a raw socket that is given packets with a router alert (IPV6_ROUTER_ALERT), which is not supported");
   if (socket.protocol == IPPROTO_UDP && int_option(fd, IPPROTO_UDP, kUdpEncap).value_or(0) != 0)
     out.push_back("a UDP socket that unpacks a tunnel (UDP_ENCAP), which is not supported");
 }
@@ -72,6 +74,12 @@ void find_hidden(int fd, const store::Socket& socket, std::vector<std::string>& 
     out.push_back("a socket that numbers the time stamps of what it sends (SOF_TIMESTAMPING_OPT_ID) and has begun to");
 }
 
+void take_busy_poll_budget(int fd, store::Socket& socket) {
+  const int budget = proc::read_busy_poll_budget(fd).value_or(0);
+  const auto* raw = reinterpret_cast<const uint8_t*>(&budget);
+  if (budget != 0) socket.options.push_back({"SO_BUSY_POLL_BUDGET", {raw, raw + sizeof budget}});
+}
+
 void take_values(int fd, store::Socket& socket) {
   for (const auto& kind : proc::socket_options(socket.family, socket.type, socket.protocol)) {
     std::array<uint8_t, 256> value{};
@@ -79,6 +87,12 @@ void take_values(int fd, store::Socket& socket) {
     if (::getsockopt(fd, kind.level, kind.option, value.data(), &size) != 0) continue;
     socket.options.push_back({kind.name, {value.begin(), value.begin() + size}});
   }
+  // It counts where the socket polls, and keys count where it takes requests with data: that of the system else.
+  if (int_option(fd, SOL_SOCKET, SO_BUSY_POLL).value_or(0) != 0 ||
+      int_option(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL).value_or(0) != 0)
+    take_busy_poll_budget(fd, socket);
+  if (int_option(fd, IPPROTO_TCP, TCP_FASTOPEN).value_or(0) == 0)
+    std::erase_if(socket.options, [](const store::SocketOption& option) { return option.name == "TCP_FASTOPEN_KEY"; });
 }
 
 }  // namespace
@@ -117,6 +131,13 @@ SocketMemory socket_memory(int fd) {
   socklen_t size = sizeof info;
   if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &size) != 0) return {};
   return {info[SK_MEMINFO_RMEM_ALLOC], info[SK_MEMINFO_WMEM_ALLOC]};
+}
+
+bool has_saved_request(int fd) {
+  constexpr int kSavedSyn = 28;  // TCP_SAVED_SYN, which is longer than a byte: that is told, and nothing taken
+  char byte = 0;
+  socklen_t size = sizeof byte;
+  return ::getsockopt(fd, IPPROTO_TCP, kSavedSyn, &byte, &size) != 0 && errno == EINVAL && size > sizeof byte;
 }
 
 int poll_socket(int fd) {

@@ -51,6 +51,8 @@ int main(int argc, char** argv) {
       {udp, SOL_SOCKET, SO_BROADCAST, 1, 0},
       {udp, SOL_SOCKET, SO_PRIORITY, 4, 0},
       {udp, SOL_SOCKET, SO_RCVLOWAT, 12, 0},
+      {udp, SOL_SOCKET, SO_WIFI_STATUS, 1, 0},
+      {udp, SOL_SOCKET, SO_NOFCS, 1, 0},
       {local, SOL_SOCKET, SO_PASSCRED, 1, 0},
       {local, SOL_SOCKET, SO_PEEK_OFF, 3, 0},
   };
@@ -63,6 +65,13 @@ int main(int argc, char** argv) {
     if (getsockopt(o->fd, o->level, o->name, &o->found, &size) != 0 && !is_new(o))
       target_fail("option %d (level %d, name %d): errno %d", i, o->level, o->name, errno);
   }
+  unsigned char key[16] = "sixteen letters", found_key[16];
+  CHECK_EQUAL(setsockopt(tcp, IPPROTO_TCP, TCP_FASTOPEN_KEY, key, sizeof key), 0);
+  int raw = socket(AF_INET, SOCK_RAW, IPPROTO_IGMP), on = 1, budget = 16;
+  const bool alerted = raw >= 0 && setsockopt(raw, IPPROTO_IP, IP_ROUTER_ALERT, &on, sizeof on) == 0;
+  // No call tells the budget.
+  if (setsockopt(udp, SOL_SOCKET, SO_PREFER_BUSY_POLL, &on, sizeof on) == 0)
+    CHECK_EQUAL(setsockopt(udp, SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget, sizeof budget), 0);
   struct linger linger = {1, 7};
   struct timeval wait = {2, 300000};
   struct sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, 100}};
@@ -90,5 +99,11 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(getsockopt(udp, SOL_SOCKET, SO_GET_FILTER, code, &size), 0);
   CHECK_EQUAL(size, 1);
   CHECK_EQUAL(code[0].k, 100);
+  size = sizeof found_key;
+  CHECK_EQUAL(getsockopt(tcp, IPPROTO_TCP, TCP_FASTOPEN_KEY, found_key, &size), 0);
+  CHECK(size == sizeof key && memcmp(key, found_key, sizeof key) == 0);
+  size = sizeof on;
+  // Older kernels do not tell it.
+  if (alerted && getsockopt(raw, IPPROTO_IP, IP_ROUTER_ALERT, &on, &size) == 0) CHECK_EQUAL(on, 1);
   target_pass();
 }
