@@ -448,4 +448,5 @@ TEST_CASE("sockets: records that contradict themselves are refused") {
   CHECK(refused([](auto& r) { r[0].content_size = 1; }));
   CHECK(refused([](auto& r) { r[0].pending = {1}; }));
   CHECK(refused([](auto& r) { r[1].type = SOCK_DGRAM; }));
+  CHECK(refused([](auto& r) { r[0].error = ECONNREFUSED; }));  // of internet sockets alone
 }
