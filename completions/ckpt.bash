@@ -154,6 +154,9 @@ _ckpt() {
     watch:--restart) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
     watch:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
+    watch:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
+    watch:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     watch:--validate-sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     guard:-f|guard:-D|guard:--images-dir|guard:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -168,6 +171,9 @@ _ckpt() {
     guard:--status) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
     guard:--external-memory) COMPREPLY=($(compgen -W 'fail copy' -- "$cur")); return ;;
+    guard:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
+    guard:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     guard:--validate-sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     guard:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) _ckpt_pids "$cur"; return ;;
@@ -294,8 +300,8 @@ _ckpt() {
     migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --files --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --drop-labels --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help --track-fs -V --version -h --help --json --progress --color -q --quiet' ;;
-    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --validate-sample --hash -V --version -h --help --json --progress --color -q --quiet' ;;
-    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --no-compress --validate-sample --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --no-compress --validate-sample --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --no-compress --validate-sample --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
     lock) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
