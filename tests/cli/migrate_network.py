@@ -71,9 +71,16 @@ class Line:
         self.nodes = Nodes(2, (0.01, 0.02))
         self.server = subprocess.Popen(self.within(1, "serve", self.nodes.address(1)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                        stderr=subprocess.DEVNULL, start_new_session=True)
-        wait_until(lambda: b":1BBC " in subprocess.run(["nsenter", f"--net=/run/netns/{self.nodes.names[1]}", "cat", "/proc/net/tcp"],
-                                                       capture_output=True, check=True).stdout, "the other node answers", pause=0.05)
+        try:
+            wait_until(self.answers, "the other node answers", pause=0.05)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def answers(self):
+        table = subprocess.run(["nsenter", f"--net=/run/netns/{self.nodes.names[1]}", "cat", "/proc/net/tcp"], capture_output=True, check=True)
+        return b":1BBC " in table.stdout
 
     def __exit__(self, *_):
         self.server.kill()
@@ -146,7 +153,7 @@ def a_cut_line_leaves_it_here():
 def a_cut_line_that_pages_come_over():
     """It has run there: there it ends, here it is kept stopped."""
     with Line() as line, Peer(2) as peer:
-        moving = line.migrate(peer.pid, "--lazy", "--timeout", "1", "--bandwidth", "200K")
+        moving = line.migrate(peer.pid, "--lazy", "--timeout", "3", "--bandwidth", "200K")
         wait_until(lambda: len(peer.all()) == 2 or moving.poll() is not None, "it is made there", pause=0.05)
         before = peer.count()
         wait_until(lambda: peer.count() > before + 5 or moving.poll() is not None, "it runs there", pause=0.05)

@@ -87,7 +87,11 @@ class Slurm:
         self.wait(lambda: (base / "munge" / "socket").exists())
         self.start("slurmctld", "-D", "-c")
         self.start("slurmd", "-D", "-c")
-        self.wait(lambda: "idle" in self.ask("sinfo", "-h", "-o", "%t"))
+        try:
+            self.wait(lambda: "idle" in self.ask("sinfo", "-h", "-o", "%t"))
+        except AssertionError:
+            self.stop()
+            raise
 
     def start(self, *command):
         with open(self.base / f"{command[0]}.out", "ab") as log:

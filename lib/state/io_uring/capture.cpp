@@ -375,7 +375,8 @@ std::vector<RingPlace> rings_of(const store::TreeImage& tree, int process) {
   for (const store::Descriptor& d : tree.descriptors) {
     if (d.kind != store::DescriptorKind::kIoUring) continue;
     for (const store::FdSlot& slot : d.fds) {
-      if (slot.process == process) out.push_back({slot.fd, d.object});
+      if (slot.process == process)
+        out.push_back({slot.fd, d.object, !tree.io_urings[static_cast<size_t>(d.object)].poller.empty()});
     }
   }
   return out;
@@ -401,8 +402,9 @@ bool is_given_by(const IoUring& ring, const WorkerLimits& limits, int tid) {
 
 }  // namespace
 
-/// None of these calls does anything. A ring is entered with nothing to do; no eventfd is given, which the kernel tells
-/// (EFAULT) after whether there is one already (EBUSY); and limits of 0 leave those of the thread as they are.
+/// None of these calls changes anything. A ring is entered with nothing to do; no eventfd is given, which the kernel
+/// tells (EFAULT) after whether there is one already (EBUSY); and limits of 0 leave those of the thread as they are. A
+/// ring with a polling thread is not asked for these: that waits for a lock which its thread has as long as it polls.
 UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlace>& rings) : rings_(rings) {
   const uint64_t numbers = rings.empty() ? 1 : kMostNumbers;
   for (uint64_t i = 0; i < numbers; ++i)
@@ -412,8 +414,10 @@ UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlac
     enabled_.push_back(calls.add("enter an io_uring", SYS_io_uring_enter, {fd, 0, 0, 0, 0, 0}));
     eventfds_.push_back(calls.add("ask an io_uring for its eventfd", SYS_io_uring_register,
                                   {fd, IORING_REGISTER_EVENTFD, 0, 1, 0, 0}));
-    workers_.push_back(calls.add("ask an io_uring for the limits of its workers", SYS_io_uring_register,
-                                 {fd, kMostWorkers, 0, 2, 0, 0}, sizeof(WorkerLimits), proc::kThird));
+    workers_.emplace_back();
+    if (!place.polled)
+      workers_.back() = calls.add("ask an io_uring for the limits of its workers", SYS_io_uring_register,
+                                  {fd, kMostWorkers, 0, 2, 0, 0}, sizeof(WorkerLimits), proc::kThird);
   }
 }
 
@@ -422,15 +426,15 @@ std::string refused_by_registration(int64_t answer, const IoUring& ring) {
   return "[io_uring] with restrictions (IORING_REGISTER_RESTRICTIONS), which the kernel's memory alone tells";
 }
 
-/// They are the thread's, whatever ring is asked, but for one with a polling thread. To set them by a ring sets them
+/// They are the thread's, whatever ring is asked. To set them by a ring sets them
 /// for all threads that use it: so those with other limits go by another ring.
 Result<void> UringQuestions::take_workers(const proc::CallList& calls, int tid, store::TreeImage& tree) const {
   auto ring_at = [&](size_t i) -> IoUring& { return tree.io_urings[static_cast<size_t>(rings_[i].ring)]; };
   bool is_told = false, has_place = false;
   for (size_t i = 0; i < workers_.size() && !has_place; ++i) {
     IoUring& ring = ring_at(i);
-    if (calls.result(workers_[i]) < 0) continue;
-    const auto limits = calls.written<WorkerLimits>(workers_[i]);
+    if (!workers_[i] || calls.result(*workers_[i]) < 0) continue;
+    const auto limits = calls.written<WorkerLimits>(*workers_[i]);
     bool given = limits == WorkerLimits{};  // it has never used a ring
     for (size_t other = 0; other < rings_.size(); ++other) given = given || is_given_by(ring_at(other), limits, tid);
     if (given) continue;
@@ -438,10 +442,8 @@ Result<void> UringQuestions::take_workers(const proc::CallList& calls, int tid, 
                             may_register(ring, kNoNumbers);
     const bool is_free = ring.workers.empty() ||
                          (ring.workers[0].bounded == limits[0] && ring.workers[0].unbounded == limits[1]);
-    const bool is_taken = can_be_set && is_free;
-    if (is_taken) ring.workers.push_back({tid, limits[0], limits[1]});
-    is_told = is_told || ring.poller.empty();
-    has_place = is_taken && ring.poller.empty();
+    is_told = true, has_place = can_be_set && is_free;
+    if (has_place) ring.workers.push_back({tid, limits[0], limits[1]});
   }
   if (!is_told || has_place) return {};
   return fail(Code::kUnsupported, fmt::format("thread {}", tid),

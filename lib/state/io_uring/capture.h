@@ -72,6 +72,7 @@ class UringCollector {
 struct RingPlace {
   int fd = 0;
   int ring = 0;  ///< index into TreeImage::io_urings
+  bool polled = false;  ///< a thread of the kernel polls it
 };
 std::vector<RingPlace> rings_of(const store::TreeImage& tree, int process);
 
@@ -87,7 +88,8 @@ class UringQuestions {
   Result<void> take_workers(const proc::CallList& calls, int tid, store::TreeImage& tree) const;
 
   const std::vector<RingPlace>& rings_;
-  std::vector<size_t> numbers_, enabled_, eventfds_, workers_;
+  std::vector<size_t> numbers_, enabled_, eventfds_;
+  std::vector<std::optional<size_t>> workers_;  ///< none: not asked
 };
 
 /// Why a ring is refused by what the kernel answers to who asks for its eventfd; empty: no reason, or nobody but the

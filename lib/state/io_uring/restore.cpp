@@ -79,18 +79,17 @@ void register_numbers(const store::TreeImage& tree, int process, RestorerArea& a
   });
 }
 
-/// A thread that has not used a ring yet has nothing to limit. To be given a number for one makes it a user. Of a ring
-/// with a polling thread that thread is limited.
+/// A thread that has not used a ring yet has nothing to limit. To be given a number for one makes it a user. Those of a
+/// ring with a polling thread are not captured.
 void limit_workers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches) {
   constexpr int kMostWorkers = 19;       // IORING_REGISTER_IOWQ_MAX_WORKERS, 5.15
   constexpr uint32_t kSpareNumber = 15;  // the last that there is
   for_each_ring(tree, process, [&](const IoUring& ring, int fd) {
     for (const store::IoUringWorkers& workers : ring.workers) {
       SyscallBatch* batch = batch_of(tree.processes[static_cast<size_t>(process)], workers.tid, batches);
-      if (batch == nullptr || fd < 0) continue;
+      if (batch == nullptr || fd < 0 || !ring.poller.empty()) continue;
       auto is_its = [&](const store::IoUringNumber& number) { return number.tid == workers.tid; };
-      const bool is_user =
-          !ring.poller.empty() || std::any_of(ring.numbers.begin(), ring.numbers.end(), is_its);
+      const bool is_user = std::any_of(ring.numbers.begin(), ring.numbers.end(), is_its);
       const uint64_t number = area.put(io_uring_rsrc_update{kSpareNumber, 0, static_cast<uint64_t>(fd)});
       const uint64_t most = area.put(std::array<uint32_t, 2>{workers.bounded, workers.unbounded});
       if (!is_user) batch->add("use an io_uring", SYS_io_uring_register, fd, kRegisterRings, number, 1);

@@ -195,7 +195,8 @@ class SocketReader {
 
   void take_error() {
     const bool tcp = socket_.type == SOCK_STREAM;
-    std::string obstacle = take_pending_error(fd_, socket_);
+    auto [obstacle, note] = take_pending_error(fd_, socket_);
+    if (!note.empty()) all_.note(index_, note);
     if (!obstacle.empty() && tcp && all_.options_.tcp_close) all_.note(index_, obstacle + ", which is lost");
     else if (!obstacle.empty()) all_.block_for_now(index_, std::move(obstacle), tcp ? "--tcp-close" : "");
     if (socket_.error != 0 && !all_.has_right(tcp ? kNetAdmin : kNetRaw))

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "lib/proc/socket_options.h"
@@ -23,22 +24,31 @@ bool has_queue(int fd) {
 
 }  // namespace
 
-std::string take_pending_error(int fd, Socket& socket) {
-  if ((poll_socket(fd) & POLLERR) == 0) return "";
+PendingError take_pending_error(int fd, Socket& socket) {
+  if ((poll_socket(fd) & POLLERR) == 0) return {};
+  const bool datagrams = socket.type == SOCK_DGRAM, ended = socket.state == store::SocketState::kClosed;
   const auto pending = proc::read_pending_errors(fd);
-  if (!pending)
-    return "a socket with an error that it has not been told yet, or with unread notes about what it has sent "
-           "(MSG_ERRQUEUE)";
-  if (pending->messages != 0)
-    return fmt::format(
-        "a socket with {} errors or notes about what it has sent that have not been read yet (MSG_ERRQUEUE)",
-        pending->messages);
+  if (!pending) {
+    const char* what =
+        "a socket with an error that it has not been told yet, or with unread notes about what it has sent "
+        "(MSG_ERRQUEUE)";
+    return datagrams || ended ? PendingError{"", std::string(what) + ", which is lost"} : PendingError{what, ""};
+  }
   const int error = pending->error;
-  const bool again = store::can_fail_again(socket, error) && !has_queue(fd);
-  if (error != 0 && !again)
-    return fmt::format("a socket with an error that it has not been told yet ({})", std::strerror(error));
-  socket.error = error;
-  return "";
+  if (pending->messages != 0) {
+    std::string what =
+        fmt::format("a socket with {} errors or notes about what it has sent, not read yet (MSG_ERRQUEUE)",
+                    pending->messages);
+    // Of what the network tells of datagrams: its program has got the error, and does not read this.
+    return datagrams && error == 0 ? PendingError{"", what + ", which are lost"} : PendingError{what, ""};
+  }
+  const bool quiet = !has_queue(fd);
+  if (error == 0 || (quiet && store::can_fail_again(socket, error))) return socket.error = error, PendingError();
+  std::string what = fmt::format("a socket with an error that it has not been told yet ({})", std::strerror(error));
+  if (!quiet || error == ECONNREFUSED || !store::can_fail_again(socket, ECONNRESET)) return {what, ""};
+  // A program that does not look at its connection would never let go of it.
+  socket.error = ECONNRESET;
+  return {"", what + fmt::format(": it will be told \"{}\"", std::strerror(ECONNRESET))};
 }
 
 }  // namespace ckpt::capture

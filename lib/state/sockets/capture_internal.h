@@ -51,9 +51,13 @@ int poll_socket(int fd);
 /// Filters, and with `values` options, of which there are some fifty. A line for each that cannot be carried over.
 Result<std::vector<std::string>> take_socket_options(int fd, bool values, store::Socket& socket);
 
+struct PendingError {
+  std::string obstacle;  ///< what cannot be carried over, and ends when the process is told
+  std::string note;      ///< what is lost, or told otherwise
+};
 /// Of an internet, packet or netlink socket whose state, name and peer are known: `error`, where a restore can make it
-/// again. Returns what cannot be carried over; empty: nothing.
-std::string take_pending_error(int fd, store::Socket& socket);
+/// again, or one like it.
+PendingError take_pending_error(int fd, store::Socket& socket);
 
 /// Of a TCP connection: it has not asked yet for the request that made it (TCP_SAVED_SYN). To be told takes it away.
 bool has_saved_request(int fd);

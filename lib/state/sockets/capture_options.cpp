@@ -91,8 +91,12 @@ void take_values(int fd, store::Socket& socket) {
   if (int_option(fd, SOL_SOCKET, SO_BUSY_POLL).value_or(0) != 0 ||
       int_option(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL).value_or(0) != 0)
     take_busy_poll_budget(fd, socket);
-  if (int_option(fd, IPPROTO_TCP, TCP_FASTOPEN).value_or(0) == 0)
-    std::erase_if(socket.options, [](const store::SocketOption& option) { return option.name == "TCP_FASTOPEN_KEY"; });
+  // To turn IP_ROUTER_ALERT off where it is off is an error, and kernels before 6.17 do not tell.
+  const bool takes_data = int_option(fd, IPPROTO_TCP, TCP_FASTOPEN).value_or(0) != 0;
+  const bool alerts = int_option(fd, IPPROTO_IP, IP_ROUTER_ALERT).value_or(0) != 0;
+  std::erase_if(socket.options, [&](const store::SocketOption& option) {
+    return (option.name == "TCP_FASTOPEN_KEY" && !takes_data) || (option.name == "IP_ROUTER_ALERT" && !alerts);
+  });
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ class FlashReader(StorageReader):
 
     # Not "kwargs": where a rank's call fails and torch sees that name it calls again, and the other ranks would not.
     def read_metadata(self, *args, **ignored):
-        self._began = time.monotonic()
+        self.reset()  # of a load before
         several = self.engine.world > self.engine.local_world
         if self.source != "storage":
             self._look_on_nodes() if several else self._look_here()

@@ -335,7 +335,8 @@ class Fill {
               .buffers = {{4096, 100}, {}}, .process = 0, .views = {{0, 8192}}, .numbers = {{7, 15}},
               .eventfd_async = true, .flags = 1 << 7, .disabled = true, .poller = {{20, 1, -1}},
               .personalities = {{3, {1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}, ~0ull}},
-              .restrictions = {{~0ull, 5, 16, 1}}, .file_tags = {0, 7}, .buffer_tags = {~0ull, 0}, .workers = {{1, 2, 3}}}};
+              .restrictions = {{~0ull, 5, 16, 1}}, .file_tags = {0, 7}, .buffer_tags = {~0ull, 0},
+              .workers = {{1, 2, 3}}}};
     contexts = {{.process = 0, .start = 8192, .events = 127, .requests = 9, .content_offset = 5, .content_size = 4096}};
     devices.resize(1);
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
