@@ -2,7 +2,6 @@
 line, its processes and all its memory. A spare one takes its place, and the job goes on from a step that was protected."""
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import time
@@ -15,10 +14,8 @@ sys.path[:0] = [str(SOURCE / "plugins" / "torch"), str(SOURCE / "tests" / "suppo
 CKPT = os.path.abspath(os.environ.get("CKPT_BIN", str(SOURCE / "build" / "ckpt")))
 LIBRARY = os.environ.setdefault("CKPT_FLASH_LIBRARY", os.path.join(os.path.dirname(CKPT), "libckpt-flash.so"))
 os.environ["CKPT_BIN"] = CKPT
-from flash_nodes import Processes, join, nodes_or_skip, tell, told  # noqa: E402
-pytestmark = [pytest.mark.skipif(not os.path.exists(LIBRARY), reason="libckpt-flash.so is not built here"),
-              pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
-                                 reason="no network namespaces without root and ip")]
+from flash_nodes import Processes, join, needs, nodes_or_skip, tell, told  # noqa: E402
+pytestmark = needs(LIBRARY)
 
 
 def state_of(rank, step):

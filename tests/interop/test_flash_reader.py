@@ -2,7 +2,6 @@
 older step; after a node's agent was lost from the partner's memory, or from storage."""
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import time
@@ -18,11 +17,9 @@ CKPT = os.path.abspath(os.environ.get("CKPT_BIN", str(SOURCE / "build" / "ckpt")
 LIBRARY = os.environ.setdefault("CKPT_FLASH_LIBRARY", os.path.join(os.path.dirname(CKPT), "libckpt-flash.so"))
 os.environ["CKPT_BIN"] = CKPT
 from conftest import same  # noqa: E402
-from flash_nodes import Processes, join, nodes_or_skip, tell, told  # noqa: E402
+from flash_nodes import Processes, join, needs, nodes_or_skip, tell, told  # noqa: E402
 
-pytestmark = [pytest.mark.skipif(not os.path.exists(LIBRARY), reason="libckpt-flash.so is not built here"),
-              pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
-                                 reason="no network namespaces without root and ip")]
+pytestmark = needs(LIBRARY)
 CUT, STORED, NEWEST = 1, 2, 3  # steps
 
 

@@ -4,10 +4,19 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import time
+
+
+def needs(library):
+    """What tests of such jobs are marked with."""
+    import pytest
+    return [pytest.mark.skipif(not os.path.exists(library), reason="libckpt-flash.so is not built here"),
+            pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
+                               reason="no network namespaces without root and ip")]
 
 
 def nodes_or_skip(count):

@@ -79,23 +79,39 @@ void register_numbers(const store::TreeImage& tree, int process, RestorerArea& a
   });
 }
 
+namespace {
+
+/// The highest number that the thread has no ring by; 0, which the kernel refuses, where it has all of them.
+uint32_t spare_number(const store::TreeImage& tree, int tid) {
+  constexpr uint32_t kMostNumbers = 16;  // IO_RINGFD_REG_MAX
+  std::array<bool, kMostNumbers> taken{};
+  for (const IoUring& ring : tree.io_urings) {
+    for (const store::IoUringNumber& number : ring.numbers)
+      if (number.tid == tid && number.number < kMostNumbers) taken[number.number] = true;
+  }
+  const auto spare = std::find(taken.rbegin(), taken.rend(), false);
+  return static_cast<uint32_t>(spare == taken.rend() ? 0 : taken.rend() - spare - 1);
+}
+
+}  // namespace
+
 /// A thread that has not used a ring yet has nothing to limit. To be given a number for one makes it a user. Those of a
 /// ring with a polling thread are not captured.
 void limit_workers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches) {
-  constexpr int kMostWorkers = 19;       // IORING_REGISTER_IOWQ_MAX_WORKERS, 5.15
-  constexpr uint32_t kSpareNumber = 15;  // the last that there is
+  constexpr int kMostWorkers = 19;  // IORING_REGISTER_IOWQ_MAX_WORKERS, 5.15
   for_each_ring(tree, process, [&](const IoUring& ring, int fd) {
     for (const store::IoUringWorkers& workers : ring.workers) {
       SyscallBatch* batch = batch_of(tree.processes[static_cast<size_t>(process)], workers.tid, batches);
       if (batch == nullptr || fd < 0 || !ring.poller.empty()) continue;
       auto is_its = [&](const store::IoUringNumber& number) { return number.tid == workers.tid; };
       const bool is_user = std::any_of(ring.numbers.begin(), ring.numbers.end(), is_its);
-      const uint64_t number = area.put(io_uring_rsrc_update{kSpareNumber, 0, static_cast<uint64_t>(fd)});
+      const uint32_t spare = spare_number(tree, workers.tid);
+      const uint64_t number = area.put(io_uring_rsrc_update{spare, 0, static_cast<uint64_t>(fd)});
       const uint64_t most = area.put(std::array<uint32_t, 2>{workers.bounded, workers.unbounded});
       if (!is_user) batch->add("use an io_uring", SYS_io_uring_register, fd, kRegisterRings, number, 1);
       batch->add("limit the workers of an io_uring", SYS_io_uring_register, fd, kMostWorkers, most, 2);
-      const uint64_t spare = area.put(io_uring_rsrc_update{kSpareNumber, 0, 0});
-      if (!is_user) batch->add("give up a number", SYS_io_uring_register, fd, kUnregisterRings, spare, 1);
+      const uint64_t given_up = area.put(io_uring_rsrc_update{spare, 0, 0});
+      if (!is_user) batch->add("give up a number", SYS_io_uring_register, fd, kUnregisterRings, given_up, 1);
     }
   });
 }

@@ -165,6 +165,7 @@ class FlashReader(StorageReader):
         if not isinstance(group.running(engine.world), group.TorchJob):
             self.why = f"torch.distributed has not these {engine.world} ranks, and the nodes speak through it"
             return
+        engine._tell(lambda: (engine._settle(), engine.status()), lambda _: None)  # a rank without its agent holds nobody up
         step, from_partner = engine.common_step(self.step)
         if step is None:
             self._has_no(self.step)

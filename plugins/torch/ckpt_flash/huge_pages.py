@@ -1,4 +1,4 @@
-"""The trainer's tensors in huge pages, which the kernel write-protects in a hundredth of the time that small ones take."""
+"""The trainer's tensors in huge pages: a snapshot has far fewer of them to write-protect."""
 import ctypes
 import os
 import warnings
