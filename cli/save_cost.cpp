@@ -136,7 +136,8 @@ Result<double> parse_part(const std::string& text, const std::string& option) {
   const std::string_view rest(end, text.data() + text.size());
   if (rest == "%") value /= 100;
   if (error != std::errc() || (!rest.empty() && rest != "%") || !(value > 0) || value > 1)
-    return fail(Code::kUsage, option, fmt::format("'{}' is neither a percentage nor a number from 0 to 1", text));
+    return fail(Code::kUsage, option,
+                fmt::format("'{}' is neither a percentage above 0 nor a number above 0 and up to 1", text));
   return value;
 }
 
