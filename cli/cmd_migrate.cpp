@@ -130,8 +130,11 @@ Result<void> run_migrate(MigrateFlags& flags, Context& context) {
   remote::ScratchFolder scratch;
   options.dir = flags.keep_image;
   if (flags.keep_image.empty()) {
-    CKPT_TRY_ASSIGN(scratch, remote::ScratchFolder::make_in_memory());
-    CKPT_TRY_ASSIGN(sweeper, migrate::start_sweeper(scratch.path()));
+    auto sweep = [&](const std::filesystem::path& path) -> Result<void> {
+      CKPT_TRY_ASSIGN(sweeper, migrate::start_sweeper(path));
+      return {};
+    };
+    CKPT_TRY_ASSIGN(scratch, remote::ScratchFolder::make_in_memory(sweep));
     options.dir = scratch.path() / "image";
     options.pages.instead = !flags.lazy;
   }

@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::string_view kPrefix = "flash-", kSuffix = ".sock.lock", kLock = ".lock";
 
+/// Until somebody listens there.
+std::string begun(const std::string& socket) { return socket + ".new"; }
+
 bool is_lock_name(std::string_view name) { return name.starts_with(kPrefix) && name.ends_with(kSuffix); }
 
 /// The lock on the file that has the name now: one that lost it meanwhile is nobody's. Empty: it is taken, or `errno`.
@@ -48,7 +51,8 @@ void remove_leftovers(int folder) {
     if (!is_lock_name(name)) continue;
     const UniqueFd lock = lock_named(folder, name, 0);
     if (!lock) continue;
-    ::unlinkat(folder, name.substr(0, name.size() - kLock.size()).c_str(), 0);
+    const std::string socket = name.substr(0, name.size() - kLock.size());
+    for (const std::string& left : {socket, begun(socket)}) ::unlinkat(folder, left.c_str(), 0);
     ::unlinkat(folder, name.c_str(), 0);
   }
 }
@@ -79,10 +83,12 @@ Result<void> Listener::take_lock(const std::string& directory) {
 }
 
 Result<void> Listener::remove_old_socket() const {
-  struct stat st {};
-  if (::fstatat(place_.folder.get(), place_.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return {};
-  if (!S_ISSOCK(st.st_mode)) return fail(Code::kUsage, place_.shown, "is there, and is no socket");
-  ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);
+  for (const std::string& name : {begun(place_.name), place_.name}) {
+    struct stat st {};
+    if (::fstatat(place_.folder.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!S_ISSOCK(st.st_mode)) return fail(Code::kUsage, place_.shown, "is there, and is no socket");
+    ::unlinkat(place_.folder.get(), name.c_str(), 0);
+  }
   return {};
 }
 
@@ -94,15 +100,18 @@ Result<void> Listener::open(const std::string& directory, const std::string& soc
   socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string path = place_.address();
+  const std::string path = begun(place_.address()), name = begun(place_.name);
   if (path.size() >= sizeof address.sun_path) return fail(Code::kUsage, place_.shown, "is too long a name");
   path.copy(address.sun_path, path.size());
   if (!socket_ || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
     return sys_error(place_.shown, "cannot make the socket");
-  bound_ = true;
-  if (::fchmodat(place_.folder.get(), place_.name.c_str(), 0600, 0) != 0 || ::listen(socket_.get(), 128) != 0)
-    return sys_error(place_.shown, "cannot listen");
-  return {};
+  const int folder = place_.folder.get();
+  bound_ = ::fchmodat(folder, name.c_str(), 0600, 0) == 0 && ::listen(socket_.get(), 128) == 0 &&
+           ::renameat(folder, name.c_str(), folder, place_.name.c_str()) == 0;
+  if (bound_) return {};
+  Error failed = sys_error(place_.shown, "cannot listen");
+  ::unlinkat(folder, name.c_str(), 0);
+  return failed;
 }
 
 }  // namespace ckpt::flash

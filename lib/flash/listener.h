@@ -9,8 +9,9 @@
 
 namespace ckpt::flash {
 
-/// The lock counts while its file has its name: who takes it looks again, so that its owner may take the file away.
-/// Both go with their owner; those of agents that were killed go when another one begins in the run folder.
+/// The socket has its name once somebody listens. The lock counts while its file has its name: who takes it looks
+/// again, so that its owner may take the file away. Both go with their owner; those of agents that were killed go when
+/// another one begins in the run folder.
 class Listener {
  public:
   Listener() = default;
@@ -32,7 +33,7 @@ class Listener {
 
   SocketPlace place_;
   UniqueFd lock_, socket_;
-  bool bound_ = false;
+  bool bound_ = false;  ///< it has its name
 };
 
 }  // namespace ckpt::flash

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -12,7 +13,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 #include "lib/base/pipe.h"
 #include "lib/base/text.h"
@@ -41,6 +44,18 @@ bool is_file_name(const std::string& name) {
          name.find_first_not_of(std::string(kLetters) + "._-") == std::string::npos;
 }
 
+/// Helpers of whoever was killed may be taking away theirs in it at the same time, which fails a remove_all.
+void remove_surely(const fs::path& folder) {
+  constexpr int kTries = 100;
+  constexpr timespec kPause{0, 10'000'000};
+  std::error_code ec;
+  for (int i = 0; i < kTries; ++i) {
+    fs::remove_all(folder, ec);
+    if (!ec) return;
+    ::nanosleep(&kPause, nullptr);
+  }
+}
+
 [[noreturn]] void sweep_afterwards(int channel, const fs::path& folder) {
   ::prctl(PR_SET_NAME, "ckpt-sweeper", 0, 0, 0);
   ::setsid();
@@ -51,8 +66,7 @@ bool is_file_name(const std::string& name) {
   ssize_t got;
   while ((got = ::read(0, &byte, 1)) < 0 && errno == EINTR) {
   }
-  std::error_code ec;
-  if (got == 0) fs::remove_all(folder, ec);
+  if (got == 0) remove_surely(folder);
   ::_exit(0);
 }
 
@@ -88,10 +102,11 @@ Result<Stage> Stage::make(const fs::path& where) {
         .with_hint("--dir names a folder at the other end");
   }
   const fs::path folder = where.empty() ? fs::path(kMemory) : where;
-  std::string pattern = (folder / ".ckpt-receive-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) return sys_error(folder.string(), "cannot have a folder for the image");
-  out.path_ = pattern;
-  CKPT_TRY_ASSIGN(out.sweeper_, start_sweeper(out.path_));
+  CKPT_TRY_ASSIGN(const std::string id, random_id());
+  const fs::path path = folder / (".ckpt-receive-" + id);
+  CKPT_TRY_ASSIGN(out.sweeper_, start_sweeper(path));  // first: a kill may come at any moment
+  if (::mkdir(path.c_str(), 0700) != 0) return sys_error(folder.string(), "cannot have a folder for the image");
+  out.path_ = path;
   CKPT_TRY_ASSIGN(out.room_, free_room(folder));
   out.in_memory_ = is_in_memory(folder);
   return out;

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <utility>
 
+#include "lib/base/hex.h"
 #include "lib/base/io.h"
 
 namespace ckpt::remote {
@@ -46,11 +47,15 @@ Result<ScratchFolder> ScratchFolder::make() {
   return make_below(temporary);
 }
 
-Result<ScratchFolder> ScratchFolder::make_in_memory() {
+Result<ScratchFolder> ScratchFolder::make_in_memory(const Before& before) {
   constexpr const char* kMemory = "/dev/shm";
   struct statfs what{};
   const bool there = ::statfs(kMemory, &what) == 0 && what.f_type == TMPFS_MAGIC && ::access(kMemory, W_OK) == 0;
-  return there ? make_below(kMemory) : make();
+  if (there) return make_below(kMemory, before);
+  std::error_code ec;
+  const fs::path temporary = fs::temp_directory_path(ec);
+  if (ec) return sys_error(ec.value(), "TMPDIR", "cannot be used");
+  return make_below(temporary, before);
 }
 
 Result<ScratchFolder> ScratchFolder::make_with(uint64_t room) {
@@ -59,14 +64,16 @@ Result<ScratchFolder> ScratchFolder::make_with(uint64_t room) {
   return !ec && there.available < room ? make_in_memory() : make();
 }
 
-Result<ScratchFolder> ScratchFolder::make_below(const fs::path& temporary) {
+Result<ScratchFolder> ScratchFolder::make_below(const fs::path& temporary, const Before& before) {
   remove_abandoned(temporary);
-  std::string pattern = (temporary / kPrefix).string() + "XXXXXX";
-  if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot be made");
+  CKPT_TRY_ASSIGN(const std::string id, random_id());
+  const fs::path path = temporary / (kPrefix + id);
+  if (before) CKPT_TRY(before(path));
+  if (::mkdir(path.c_str(), 0700) != 0) return sys_error(path.string(), "cannot be made");
   ScratchFolder out;
-  out.path_ = pattern;
+  out.path_ = path;
   CKPT_TRY_ASSIGN(out.lock_, io::open_file(out.path_, O_RDONLY | O_DIRECTORY));
-  if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
+  if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(path.string(), "cannot be locked");
   std::error_code ec;
   const fs::path canonical = fs::canonical(out.path_, ec);
   if (!ec) out.path_ = canonical;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
@@ -17,7 +18,9 @@ class ScratchFolder {
  public:
   static Result<ScratchFolder> make();
   /// The same on tmpfs, where there is one for everybody (/dev/shm).
-  static Result<ScratchFolder> make_in_memory();
+  /// `before` is told its path before it is made: whoever is to remove it after a kill is there by then.
+  using Before = std::function<Result<void>(const std::filesystem::path&)>;
+  static Result<ScratchFolder> make_in_memory(const Before& before = {});
   /// Below TMPDIR, or in memory where TMPDIR has less room than so many bytes.
   static Result<ScratchFolder> make_with(uint64_t room);
   ScratchFolder() = default;  ///< none
@@ -29,7 +32,7 @@ class ScratchFolder {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  static Result<ScratchFolder> make_below(const std::filesystem::path& temporary);
+  static Result<ScratchFolder> make_below(const std::filesystem::path& temporary, const Before& before = {});
   UniqueFd lock_;
   std::filesystem::path path_;
   pid_t owner_ = ::getpid();
