@@ -2,11 +2,14 @@
 // a program whose other threads run, a borrowed target with it.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <future>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "lib/base/result.h"
 
@@ -21,6 +24,24 @@ template <class Work>
   } catch (const std::system_error&) {
     return false;
   }
+}
+
+/// Calls `work(i)`, which does not throw, for each i below `count`: in up to so many threads, this one among them, each
+/// of which takes the next i; in fewer where there is no room for more.
+template <class Work>
+void in_threads(unsigned threads, size_t count, Work work) {
+  std::atomic<size_t> next{0};
+  auto some = [&] {
+    for (size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::thread> helpers;
+  for (size_t i = 1; i < std::min<size_t>(threads, count); ++i) {
+    std::thread helper;
+    if (!start_thread(helper, some)) break;
+    helpers.push_back(std::move(helper));
+  }
+  some();
+  for (std::thread& helper : helpers) helper.join();
 }
 
 /// `work` in a thread of its own, or, without room for one, in that which asks for the result (wait_for says deferred).

@@ -243,38 +243,6 @@ def test_a_snapshot_is_of_the_moment_it_was_taken(tmp_path):
         assert torch.equal(engine.load()["w"]["3"], torch.full((300_000,), 103.0))
 
 
-def huge_bytes(tensor):
-    """In huge pages, of the areas in which it lies."""
-    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size()
-    total, inside = 0, False
-    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
-        for line in smaps:
-            word = line.split()[0]
-            if "-" in word and not word.endswith(":"):
-                low, high = (int(part, 16) for part in word.split("-"))
-                inside = low < end and begin < high
-            elif word == "AnonHugePages:" and inside:
-                total += int(line.split()[1]) << 10
-    return total
-
-
-def test_tensors_move_into_huge_pages_and_stay_what_they_are(tmp_path):
-    import warnings
-    one, turned = torch.arange(12_000_000.), torch.arange(4_000_000.).reshape(2000, 2000).t()
-    state = {"one": one, "turned": turned, "complex": torch.full((1 << 20,), 1 + 2j).conj(), "small": torch.ones(3)}
-    wanted = {key: value.clone() for key, value in state.items()}
-    with Engine(tmp_path / "c", linger=60, huge_pages=True) as engine, warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        engine.prepare(state)
-        if any("huge pages" in str(one.message) for one in warned):
-            pytest.skip(f"no huge pages here: {warned[0].message}")
-        assert huge_bytes(one) >= 40 << 20
-        for step in (1, 2):
-            assert engine.save(step, state, mode="snapshot").wait()
-            assert equal({key: value.resolve_conj().contiguous() for key, value in wanted.items()}, dict(engine.load()))
-        assert equal(one, wanted["one"])
-
-
 def test_memory_is_page_locked_once_and_let_go_before_it_is_unmapped(monkeypatch):
     from ckpt_flash.pinned import Pinned
     calls = []

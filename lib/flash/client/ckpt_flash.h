@@ -118,9 +118,12 @@ int ckpt_flash_places(const ckpt_flash* flash, void** places);
 /* The step that a job of several nodes would go back to: no later save is written over it, until another is named. */
 int ckpt_flash_keep(ckpt_flash* flash, uint64_t step);
 
-/* A save that does not copy: returns once the pages of large tensors are write-protected (userfaultfd; Linux 6.4, and
- * the right to it). Threads of the library copy behind it, and what the trainer writes to first. The tensors must stay
- * mapped until it is done. Any later call but done and error waits for that first. Where it cannot be it is a save. */
+/* A save that does not copy: returns once the pages of large tensors are held (userfaultfd, and the right to it):
+ * private memory is moved away (Linux 5.7), and what the trainer touches comes back first; shared memory is
+ * write-protected (Linux 6.4). Threads of the library copy behind it. The tensors stay mapped until it is done, where
+ * they are: what is mapped there instead would be lost. fork(3) waits for it, as does any later call but done and
+ * error; a child made by clone(2) alone, with a copy of the memory, lacks what is away. Where it cannot be it is a
+ * save. */
 int ckpt_flash_snapshot(ckpt_flash* flash, uint64_t step, const void* const* data, const ckpt_flash_object* objects,
                         uint32_t count, int if_busy, uint64_t timeout_ms, int persist, ckpt_flash_saved* saved);
 /* 1: nothing is under way. The one call that another thread may make beside others of the handle. */

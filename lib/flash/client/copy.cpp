@@ -1,9 +1,7 @@
 #include "lib/flash/client/copy.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "lib/base/threads.h"
 
@@ -48,24 +46,13 @@ void copy_all(const std::vector<CopyPart>& parts, unsigned threads) {
                         std::min(kChunk, part.bytes - at)});
     }
   }
-  std::atomic<size_t> next{0};
-  auto work = [&] {
-    for (size_t i = next++; i < chunks.size(); i = next++) {
-      const CopyPart& chunk = chunks[i];
-      if (chunk.bytes < 4096)
-        std::memcpy(chunk.to, chunk.from, chunk.bytes);
-      else
-        copy_past_caches(static_cast<std::byte*>(chunk.to), static_cast<const std::byte*>(chunk.from), chunk.bytes);
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min<size_t>(threads, chunks.size()); ++i) {
-    std::thread helper;
-    if (!start_thread(helper, work)) break;
-    helpers.push_back(std::move(helper));
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  in_threads(threads, chunks.size(), [&](size_t i) {
+    const CopyPart& chunk = chunks[i];
+    if (chunk.bytes < 4096)
+      std::memcpy(chunk.to, chunk.from, chunk.bytes);
+    else
+      copy_past_caches(static_cast<std::byte*>(chunk.to), static_cast<const std::byte*>(chunk.from), chunk.bytes);
+  });
 }
 
 }  // namespace ckpt::flash

@@ -19,10 +19,8 @@ namespace ckpt::flash {
 
 namespace {
 
-constexpr uint64_t kPage = 4096;
-/// What a write of the program has to wait for: a huge page, which is protected in a hundredth of the time that its
-/// small ones take (0.3 ms a GiB and 30, measured), and is not split where it is let go as a whole.
-constexpr uint64_t kUnit = uint64_t{2} << 20;
+/// What an access of the program has to wait for. It moves as a whole, and a huge page is not split.
+constexpr uint64_t kUnit = kPageTable;
 constexpr uint64_t kWorthIt = 256 << 10;             ///< parts below this are copied at once
 constexpr uint64_t kProtected = uint64_t{64} << 20;  ///< bytes by one call, so that several threads share the work
 
@@ -35,9 +33,9 @@ uint64_t bytes_to_boundary(const std::byte* at, const std::byte* end, uint64_t s
   return std::min<uint64_t>(step - reinterpret_cast<uint64_t>(at) % step, static_cast<uint64_t>(end - at));
 }
 
-/// Also the kernel's own writes, read(2) into a tensor for instance, must wait: what serves writes of the program
-/// alone will not do. Pages that nothing was written to yet must be protected, too (Linux 6.4).
-UniqueFd open_userfault() {
+/// Also the kernel's own accesses, read(2) into a tensor for instance, must wait: what serves those of the program
+/// alone will not do.
+UniqueFd open_userfault(uint64_t features) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
   if (!fd) {
     UniqueFd device(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
@@ -45,7 +43,7 @@ UniqueFd open_userfault() {
   }
   uffdio_api api{};
   api.api = UFFD_API;
-  api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_UNPOPULATED;
+  api.features = features;
   if (fd && ::ioctl(fd.get(), UFFDIO_API, &api) != 0) fd.reset();
   return fd;
 }
@@ -62,8 +60,23 @@ bool write_protect(int fd, std::byte* from, uint64_t bytes, bool on) {
 
 }  // namespace
 
-/// Registers the whole pages of a part, and makes units of them. False: they cannot be protected.
-bool Snapshot::protect(const CopyPart& part) {
+bool Snapshot::open() {
+  fault_ = open_userfault(UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_UNPOPULATED);
+  protects_ = static_cast<bool>(fault_);
+  if (!fault_) fault_ = open_userfault(UFFD_FEATURE_EVENT_REMAP);
+  news_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return fault_ && news_;
+}
+
+bool Snapshot::register_for(uint64_t mode, const Range& range) const {
+  uffdio_register request{};
+  request.range = {reinterpret_cast<uint64_t>(range.home), range.bytes};
+  request.mode = mode;
+  return ::ioctl(fault_.get(), UFFDIO_REGISTER, &request) == 0;
+}
+
+/// Registers the whole pages of a part, and makes units of them. False: they cannot be held.
+bool Snapshot::hold(const CopyPart& part, const PrivateMemory& memory) {
   auto* from = static_cast<std::byte*>(const_cast<void*>(part.from));
   auto* begin = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(from), uintptr_t{kPage}));
   auto* end =
@@ -71,92 +84,104 @@ bool Snapshot::protect(const CopyPart& part) {
   if (part.bytes < kWorthIt || begin >= end) return false;
   // Two parts over the same pages (tied weights): the second is copied at once.
   for (const Range& range : ranges_) {
-    if (begin < range.from + range.bytes && range.from < end) return false;
+    if (begin < range.home + range.bytes && range.home < end) return false;
   }
-  uffdio_register request{};
-  request.range = {reinterpret_cast<uint64_t>(begin), static_cast<uint64_t>(end - begin)};
-  request.mode = UFFDIO_REGISTER_MODE_WP;
-  if (::ioctl(fault_.get(), UFFDIO_REGISTER, &request) != 0) return false;
-  ranges_.push_back({begin, static_cast<uint64_t>(end - begin), units_.size()});
+  const bool moves = memory.holds(begin, end);
+  const Range range{begin, static_cast<uint64_t>(end - begin), units_.size(), moves, nullptr};
+  if (!moves && !protects_) return false;
+  if (!register_for(moves ? UFFDIO_REGISTER_MODE_MISSING : UFFDIO_REGISTER_MODE_WP, range)) return false;
   auto* to = static_cast<std::byte*>(part.to);
-  for (std::byte* at = begin; at < end; at = units_.back().from + units_.back().bytes)
-    units_.push_back({at, to + (at - from), bytes_to_boundary(at, end, kUnit)});
-  protected_bytes_ += request.range.len;
+  for (std::byte* at = begin; at < end; at = units_.back().home + units_.back().bytes)
+    units_.push_back({at, to + (at - from), bytes_to_boundary(at, end, kUnit), ranges_.size()});
+  ranges_.push_back(range);
+  protected_bytes_ += range.bytes;
   return true;
+}
+
+/// By several threads: each move waits until the server has read of it.
+bool Snapshot::move_or_protect(unsigned threads) {
+  in_threads(threads, ranges_.size(), [&](size_t i) {
+    Range& range = ranges_[i];
+    if (range.moves) range.away = move_away(fault_.get(), range.home, range.bytes);
+  });
+  for (Range& range : ranges_) {
+    if (range.away != nullptr) continue;
+    if (range.moves && (!protects_ || !register_for(UFFDIO_REGISTER_MODE_WP, range))) return false;
+    range.moves = false;
+  }
+  return protect(threads);
+}
+
+/// What was not moved away.
+bool Snapshot::protect(unsigned threads) const {
+  std::vector<std::pair<std::byte*, uint64_t>> calls;
+  for (const Range& range : ranges_) {
+    if (range.moves) continue;
+    for (std::byte *at = range.home, *end = at + range.bytes; at < end; at += calls.back().second)
+      calls.emplace_back(at, bytes_to_boundary(at, end, kProtected));
+  }
+  std::atomic<bool> failed{false};
+  in_threads(threads, calls.size(), [&](size_t i) {
+    if (!write_protect(fault_.get(), calls[i].first, calls[i].second, true)) failed.store(true);
+  });
+  return !failed.load();
 }
 
 std::unique_ptr<Snapshot> Snapshot::begin(const std::vector<CopyPart>& parts, unsigned threads,
                                           std::function<void()> done) {
   std::unique_ptr<Snapshot> out(new Snapshot);
-  out->fault_ = open_userfault();
-  out->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!out->fault_ || !out->stop_) return nullptr;
+  if (!out->open()) return nullptr;
+  const PrivateMemory memory = PrivateMemory::read();
   std::vector<CopyPart> at_once;
   for (const CopyPart& part : parts) {
-    if (!out->protect(part)) {
+    if (!out->hold(part, memory)) {
       at_once.push_back(part);
       continue;
     }
     const Range& range = out->ranges_.back();
     const auto* from = static_cast<const std::byte*>(part.from);
-    const auto head = static_cast<uint64_t>(range.from - from), tail = part.bytes - head - range.bytes;
+    const auto head = static_cast<uint64_t>(range.home - from), tail = part.bytes - head - range.bytes;
     at_once.push_back({part.to, from, head});
     at_once.push_back({static_cast<std::byte*>(part.to) + (part.bytes - tail), from + (part.bytes - tail), tail});
   }
   if (out->ranges_.empty()) return nullptr;
   out->states_ = std::vector<std::atomic<uint8_t>>(out->units_.size());
-  // Who serves is there before the first page is protected: the program's other threads run.
+  // Who serves is there before the first page is held: the program's other threads run.
   Snapshot* self = out.get();
   if (!start_thread(out->server_, [self] { self->serve(); })) return nullptr;
-  std::vector<std::pair<std::byte*, uint64_t>> calls;
-  for (const Range& range : out->ranges_) {
-    for (std::byte *at = range.from, *end = at + range.bytes; at < end; at += calls.back().second)
-      calls.emplace_back(at, bytes_to_boundary(at, end, kProtected));
-  }
-  std::atomic<size_t> next{0};
-  std::atomic<bool> failed{false};
-  auto work = [&] {
-    for (size_t i = next++; i < calls.size(); i = next++) {
-      if (!write_protect(self->fault_.get(), calls[i].first, calls[i].second, true)) failed.store(true);
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min<size_t>(threads, calls.size()); ++i) {
-    std::thread helper;
-    if (!start_thread(helper, work)) break;
-    helpers.push_back(std::move(helper));
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (failed.load()) return nullptr;  // the destructor lets go of what was protected
+  if (!out->move_or_protect(threads)) return nullptr;  // the destructor lets go
+  out->tell_server(out->held_);
   copy_all(at_once, threads);
-  out->next_ = 0;
-  for (unsigned i = 0; i < std::max(1u, threads); ++i) {
-    std::thread copier;
-    if (!start_thread(copier, [self] { self->copy_units(); })) break;
-    out->copiers_.push_back(std::move(copier));
-  }
-  auto finish = [self, done = std::move(done)] {
-    self->copy_units();  // where there was no room for threads
-    for (std::thread& copier : self->copiers_) copier.join();
-    const uint64_t one = 1;
-    (void)!::write(self->stop_.get(), &one, sizeof one);
-    self->server_.join();
-    self->fault_.reset();  // nothing is registered any more
-    done();
-    self->finished_.store(true);
-  };
-  if (!start_thread(out->finisher_, finish)) finish();
+  out->start_copiers(threads, std::move(done));
   return out;
 }
 
-Snapshot::~Snapshot() {
-  if (finisher_.joinable()) {
-    finisher_.join();
-  } else if (server_.joinable()) {
-    const uint64_t one = 1;
-    (void)!::write(stop_.get(), &one, sizeof one);
+void Snapshot::start_copiers(unsigned threads, std::function<void()> done) {
+  for (unsigned i = 0; i < std::max(1u, threads); ++i) {
+    std::thread copier;
+    if (!start_thread(copier, [this] { copy_units(); })) break;
+    copiers_.push_back(std::move(copier));
+  }
+  auto finish = [this, done = std::move(done)] {
+    copy_units();  // where there was no room for threads
+    for (std::thread& copier : copiers_) copier.join();
+    tell_server(ending_);
     server_.join();
+    fault_.reset();  // nothing is registered any more
+    done();
+    finished_.store(true);
+  };
+  if (!start_thread(finisher_, finish)) finish();
+}
+
+Snapshot::~Snapshot() {
+  if (finisher_.joinable()) finisher_.join();
+  if (!server_.joinable()) return;
+  // It did not come to copying.
+  tell_server(ending_);
+  server_.join();
+  for (const Unit& unit : units_) {
+    if (ranges_[unit.range].away != nullptr) let_go(unit);
   }
 }
 
@@ -173,38 +198,59 @@ void Snapshot::copy(size_t number) {
   uint8_t todo = 0;
   if (!states_[number].compare_exchange_strong(todo, 1)) return;
   const Unit& unit = units_[number];
-  copy_all({{unit.to, unit.from, unit.bytes}}, 1);
+  const Range& range = ranges_[unit.range];
+  const std::byte* from = range.moves ? range.away + (unit.home - range.home) : unit.home;
+  copy_all({{unit.to, from, unit.bytes}}, 1);
   states_[number].store(2);
-  unprotect(unit);
+  let_go(unit);
 }
 
-void Snapshot::unprotect(const Unit& unit) const { (void)write_protect(fault_.get(), unit.from, unit.bytes, false); }
+void Snapshot::let_go(const Unit& unit) const {
+  const Range& range = ranges_[unit.range];
+  if (range.moves)
+    move_back(fault_.get(), unit.home, range.away + (unit.home - range.home), unit.bytes);
+  else
+    (void)write_protect(fault_.get(), unit.home, unit.bytes, false);
+}
 
-/// Answers writes to protected pages until all is copied.
+void Snapshot::tell_server(std::atomic<bool>& what) {
+  what.store(true);
+  const uint64_t one = 1;
+  (void)!::write(news_.get(), &one, sizeof one);
+}
+
+/// Answers accesses to held pages until all is copied. What comes before all is held waits for that: its page may not
+/// be away yet. Moving away is an event, too, which mremap waits for to be read.
 void Snapshot::serve() {
-  pollfd wait[2] = {{fault_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  std::vector<uint64_t> early;
+  pollfd wait[2] = {{fault_.get(), POLLIN, 0}, {news_.get(), POLLIN, 0}};
   for (;;) {
     if (::poll(wait, 2, -1) < 0 && errno != EINTR) return;
-    if (wait[1].revents != 0) return;
+    uint64_t news;
+    if (wait[1].revents != 0) (void)!::read(news_.get(), &news, sizeof news);
+    if (ending_.load()) return;
     uffd_msg messages[16];
     const ssize_t got = ::read(fault_.get(), messages, sizeof messages);
     for (ssize_t i = 0; i * static_cast<ssize_t>(sizeof(uffd_msg)) < got; ++i) {
-      if (messages[i].event == UFFD_EVENT_PAGEFAULT) serve_fault(messages[i].arg.pagefault.address);
+      if (messages[i].event == UFFD_EVENT_PAGEFAULT) early.push_back(messages[i].arg.pagefault.address);
     }
+    if (!held_.load()) continue;
+    for (const uint64_t address : early) serve_fault(address);
+    early.clear();
   }
 }
 
 void Snapshot::serve_fault(uint64_t address) {
   auto* place = reinterpret_cast<std::byte*>(align_down(address, kPage));
   for (const Range& range : ranges_) {
-    if (place < range.from || place >= range.from + range.bytes) continue;
-    const uint64_t before = reinterpret_cast<uint64_t>(range.from) / kUnit;
+    if (place < range.home || place >= range.home + range.bytes) continue;
+    const uint64_t before = reinterpret_cast<uint64_t>(range.home) / kUnit;
     const size_t unit = range.first + reinterpret_cast<uint64_t>(place) / kUnit - before;
-    // Protected while `begin` still runs, it is copied now; one that another thread copies is let go by that one.
-    if (states_[unit].load() == 2)
-      unprotect(units_[unit]);
-    else
+    // One that another thread copies is let go by that one.
+    if (states_[unit].load() != 2)
       copy(unit);
+    else if (!range.moves)
+      let_go(units_[unit]);
     return;
   }
 }

@@ -1,5 +1,5 @@
-// A copy of memory as it is at one instant, made behind a program that goes on: pages are write-protected, and what the
-// program writes to is copied first.
+// A copy of memory as it is at one instant, made behind a program that goes on: pages are moved away or
+// write-protected, and what the program touches, or writes to, is copied first.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,19 @@
 
 #include "lib/base/unique_fd.h"
 #include "lib/flash/client/copy.h"
+#include "lib/flash/client/moved_pages.h"
 
 namespace ckpt::flash {
 
 /// The memory that is copied stays mapped until `wait` has returned. Its pages belong to the parts alone but for the
-/// first and the last of each, which are copied at once: nobody who copies has anything in a protected page.
+/// first and the last of each, which are copied at once: nobody who copies has anything in a page that is held.
+///
+/// Private anonymous memory is moved away (moved_pages.h), and what the program touches comes back once it is copied;
+/// memory shared with others (tensors of torch.multiprocessing) is write-protected, and may be read meanwhile.
 class Snapshot {
  public:
-  /// Protects what can be protected, copies the rest, and returns; `done` is called by another thread once all is
-  /// copied, unless `wait` was asked to give up. Null: this kernel or this user cannot do it, nothing was done.
+  /// Holds what can be held, copies the rest, and returns; `done` is called by another thread once all is copied. Null:
+  /// this kernel or this user cannot do it, nothing was done.
   static std::unique_ptr<Snapshot> begin(const std::vector<CopyPart>& parts, unsigned threads,
                                          std::function<void()> done);
   ~Snapshot();
@@ -34,24 +38,35 @@ class Snapshot {
  private:
   /// What is copied, and let go, in one go.
   struct Unit {
-    std::byte* from;
+    std::byte* home;
     std::byte* to;
     uint64_t bytes;
+    size_t range;  ///< that it belongs to
   };
   struct Range {
-    std::byte* from;
+    std::byte* home;
     uint64_t bytes;
-    size_t first;  ///< of its units
+    size_t first;     ///< of its units
+    bool moves;       ///< or else is write-protected in its place
+    std::byte* away;  ///< where it was moved to
   };
   Snapshot() = default;
-  bool protect(const CopyPart& part);
+  bool open();
+  bool hold(const CopyPart& part, const PrivateMemory& memory);
+  bool register_for(uint64_t mode, const Range& range) const;
+  bool move_or_protect(unsigned threads);
+  bool protect(unsigned threads) const;
+  void start_copiers(unsigned threads, std::function<void()> done);
   void copy_units();
   void copy(size_t unit);
+  void let_go(const Unit& unit) const;
   void serve();
   void serve_fault(uint64_t address);
-  void unprotect(const Unit& unit) const;
+  void tell_server(std::atomic<bool>& what);
 
-  UniqueFd fault_, stop_;
+  UniqueFd fault_, news_;  ///< news: an eventfd, told when one of the next two becomes true
+  std::atomic<bool> held_{false}, ending_{false};
+  bool protects_ = false;  ///< the kernel write-protects pages that nobody has touched, too (Linux 6.4)
   std::vector<Range> ranges_;  ///< by address
   std::vector<Unit> units_;
   std::vector<std::atomic<uint8_t>> states_;  ///< 0 to do, 1 being copied, 2 done

@@ -15,7 +15,6 @@ from . import _library as library
 from . import group
 from . import state as states
 from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo
-from .huge_pages import HugePages
 from .partner import Memory, Partner, check_ranks
 from .pinned import Pinned
 
@@ -86,15 +85,13 @@ class Engine:
                  their engines at the same time, after torch.distributed or MPI is up, and save the same steps
     persist_on_death  the agent writes the newest step when a trainer dies. On several nodes it waits for the others, and may skip saves
     linger       seconds after which an agent without trainers ends; where all of them closed in order, one second
-    huge_pages   for snapshots: moves tensors in host memory into huge pages when it first sees them (`prepare`, or a snapshot save), which
-                 takes seconds a GiB, once: the kernel has to find such pages (1.4 to 3.2 on a machine long up)
     connect_timeout  seconds to wait for an agent, and for the trainer before this one to be gone
     """
 
     def __init__(self, checkpoint_dir, max_to_keep=1, save_mem_interval=0, save_storage_interval=0, auto_save=False, *,
                  format="dcp", if_busy="skip", timeout=600.0, rank=None, world=None, local_world=None, threads=0,
                  socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0, partners=0,
-                 persist_on_death=True, huge_pages=False):
+                 persist_on_death=True):
         if if_busy not in _IF_BUSY:
             raise ValueError("if_busy is skip, wait or fail")
         if partners not in (0, 1) or (partners and auto_save):
@@ -111,7 +108,6 @@ class Engine:
         self._declared = None
         self._warned = False  # of memory for one buffer alone
         self._pinned = Pinned()
-        self._huge_pages = HugePages() if huge_pages else None
         self._tensors = None  # of a snapshot that is under way
         self._channel = None
         self._object_bytes = 0
@@ -142,10 +138,11 @@ class Engine:
         When it returns the step is complete in the agent's memory: it outlives this process. `persist`: whether it goes
         to storage, too; None: by save_storage_interval.
 
-        mode="snapshot": returns once the tensors' pages are write-protected; they are copied behind the loop, and what the
-        loop writes meanwhile is copied first. The step is complete when Saved.done() says so, and at the latest when the
-        next call of this engine returns; a trainer that is killed before leaves the step before. Tensors that are freed
-        meanwhile are kept until then. Where the kernel cannot do it (Linux before 6.4, no right to userfaultfd) it copies."""
+        mode="snapshot": returns once the tensors' pages are held: moved away or, of memory that is shared, write-protected.
+        They are copied behind the loop, what the loop touches meanwhile first. The step is complete when Saved.done() says
+        so, and at the latest when the next call of this engine returns; a trainer that is killed before leaves the step
+        before. Tensors that are freed meanwhile are kept until then, and must not give up their memory otherwise (`resize_`
+        of a storage). os.fork() waits for it. Where the kernel cannot do it (no right to userfaultfd) it copies."""
         if mode not in ("copy", "snapshot"):
             raise ValueError("mode is copy or snapshot")
         memory, storage = self.wants(step)
@@ -170,9 +167,6 @@ class Engine:
         tensors, objects = states.flatten(state_dict)
         blobs = self._objects(objects)
         self._again(lambda: self._declare(tensors, sum(len(blob) for _, _, _, blob in blobs)))
-        if self._huge_pages is not None:
-            self._again(lambda: self._library.wait(None))  # no snapshot is under way
-            self._huge_pages.move(tensors, [leaf.pointer() for leaf in tensors], _sizes(tensors))
 
     def ready(self):
         """Waits until the memory is ready, as benchmarks want it."""
@@ -453,8 +447,6 @@ class Engine:
         timeout = int(self.timeout * 1000)
         if snapshot and None not in pointers:
             self._library.wait(None)  # of the one before, whose tensors are let go now
-            if self._huge_pages is not None:
-                self._huge_pages.move(tensors, pointers, _sizes(tensors))
             done = self._library.snapshot(step, (c_void_p * len(pointers))(*pointers), objects, len(blobs),
                                           _IF_BUSY[if_busy], timeout, int(storage), byref(info))
             if done == library.SKIPPED:

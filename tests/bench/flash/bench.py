@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """A save to an agent's memory, a load from it, a persist, each as a ratio to the plain way of the same run; a snapshot to a save.
 
-usage: bench.py [GIB] [--huge-pages]    CKPT_BIN names ckpt. Uses numpy alone. NUMPY_MADVISE_HUGEPAGE=0 gives arrays of small pages, which
---huge-pages lets the engine move.
+usage: bench.py [GIB]    CKPT_BIN names ckpt. Uses numpy alone. NUMPY_MADVISE_HUGEPAGE=0 gives arrays of small pages.
 """
 import ctypes
 import os
@@ -54,27 +53,37 @@ def cpu_seconds(pid):
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def timed_snapshot(engine, step, state):
-    """(until save returns, whether it was one): all of the state has been written to since the one before."""
+def train(state):
+    """Reads all of it, then writes all of it."""
+    for value in state.values():
+        value.sum()
     for value in state.values():
         value += 1
-    began = time.perf_counter()
-    saved = engine.save(step, state, mode="snapshot")
-    took = time.perf_counter() - began
-    saved.wait()
-    return took, saved.protected_bytes > 0
+
+
+def timed_steps(engine, steps, state, **mode):
+    """Medians of the time until save returns, and of that and of a step of the loop right behind it; whether all were snapshots."""
+    saves, both, held = [], [], True
+    for step in steps:
+        began = time.perf_counter()
+        saved = engine.save(step, state, **mode)
+        saves.append(time.perf_counter() - began)
+        train(state)
+        both.append(time.perf_counter() - began)
+        saved.wait()
+        held = held and saved.protected_bytes > 0
+    return statistics.median(saves), statistics.median(both), held
 
 
 def main():
-    huge = "--huge-pages" in sys.argv
-    gib = float(([one for one in sys.argv[1:] if one != "--huge-pages"] or ["1"])[0])
+    gib = float((sys.argv[1:] or ["1"])[0])
     count = int(gib * 2**30 / TENSORS / 4)
     state = {f"t{i}": numpy.full(count, i, "f4") for i in range(TENSORS)}
     copies = {name: numpy.full_like(value, 1) for name, value in state.items()}
     pairs = [(copies[name], state[name]) for name in state]
     folder = tempfile.mkdtemp(prefix="ckpt-bench-flash-", dir=os.environ.get("CKPT_BENCH_DIR"))
     try:
-        with Engine(folder + "/c", linger=60, huge_pages=huge) as engine:
+        with Engine(folder + "/c", linger=60) as engine:
             prepare = timed(lambda: engine.prepare(state))
             engine.ready()
             first = timed(lambda: engine.save(1, state))
@@ -83,8 +92,9 @@ def main():
                 plain.append(timed(lambda: parallel_copy(pairs)))
                 saves.append(timed(lambda: engine.save(step, state)))
             copy, save = statistics.median(plain), statistics.median(saves)
-            snapshots, are = zip(*(timed_snapshot(engine, step, state) for step in range(9, 16)))
-            snapshot = statistics.median(snapshots)
+            alone = statistics.median(timed(lambda: train(state)) for _ in range(5))
+            _, copied, _ = timed_steps(engine, range(9, 14), state)
+            snapshot, held, are = timed_steps(engine, range(14, 21), state, mode="snapshot")
             loads = [timed(engine.load) for _ in range(5)]
             persist = timed(engine.persist)
             agent = engine.status()["pid"]
@@ -99,7 +109,8 @@ def main():
             print(f"prepare               {prepare:7.3f} s")
             print(f"parallel copy         {copy:7.3f} s")
             print(f"save, median          {save:7.3f} s   {save / copy:5.2f} of the copy")
-            print(f"snapshot, median      {snapshot:7.3f} s   {snapshot / save:5.2f} of a save{'' if all(are) else ': here it is a copy'}")
+            print(f"snapshot, median      {snapshot:7.3f} s   {snapshot / save:5.2f} of a save{'' if are else ': here it is a copy'}")
+            print(f"a step of the loop    {alone:7.3f} s   behind a save {copied:.3f} s in all, behind a snapshot {held:.3f} s")
             print(f"save, the first       {first:7.3f} s   {first / copy:5.2f}")
             print(f"load, mapped          {statistics.median(loads) * 1000:7.3f} ms")
             print(f"cp and fsync          {cp:7.3f} s")
