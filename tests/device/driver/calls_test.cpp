@@ -140,7 +140,99 @@ TEST_CASE("names: by version, by kind of stream, and of what is not there") {
   CHECK(status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
   CHECK(look("cuNoSuchThing", 13000, 0) == CUDA_ERROR_NOT_FOUND);
   CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-  CHECK(exit_of_child([] { (void)cu().cuGetExportTable(nullptr, nullptr); }) == -SIGABRT);
+  REQUIRE(look("cuGetProcAddress", 11080, 0) == CUDA_SUCCESS);
+  CHECK(found == ::dlsym(library(), "cuGetProcAddress"));
+}
+
+TEST_CASE("what a driver exports and the stand-in lacks is there, and says what it is where it is called") {
+  context();
+  for (const char* name : {"cuGLInit", "cuTexRefCreate", "cuMemcpy3DPeer_ptds", "cuVDPAUGetDevice"}) {
+    CAPTURE(name);
+    auto* function = reinterpret_cast<CUresult (*)()>(::dlsym(library(), name));
+    REQUIRE((function != nullptr));
+    CHECK(exit_of_child([=] { (void)function(); }) == -SIGABRT);
+  }
+  void* found = nullptr;
+  REQUIRE(cu().cuGetProcAddress_v2("cuMemcpy3DPeer", &found, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+                                   nullptr) == CUDA_SUCCESS);
+  CHECK(found == ::dlsym(library(), "cuMemcpy3DPeer_ptds"));
+}
+
+namespace {
+
+struct Kept {
+  CUcontext context;
+  const void* key;
+  void* value;
+};
+Kept ended;
+
+void* const* export_table(const char (&id)[17]) {
+  CUuuid uuid;
+  std::memcpy(uuid.bytes, id, 16);
+  const void* table = nullptr;
+  return cu().cuGetExportTable(&table, &uuid) == CUDA_SUCCESS ? static_cast<void* const*>(table) : nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("export tables: a library keeps values with a context, and is told of its end") {
+  context();
+  CHECK(export_table("no table of ours") == nullptr);
+  void* const* storage = export_table("\xc6\x93\x33\x6e\x11\x21\xdf\x11\xa8\xc3\x68\xf3\x55\xd8\x95\x93");
+  REQUIRE(storage != nullptr);
+  auto* put = reinterpret_cast<CUresult (*)(CUcontext, const void*, void*, void (*)(CUcontext, const void*, void*))>(
+      storage[0]);
+  auto* remove = reinterpret_cast<CUresult (*)(CUcontext, const void*)>(storage[1]);
+  auto* get = reinterpret_cast<CUresult (*)(void**, CUcontext, const void*)>(storage[2]);
+  CUcontext made = nullptr;
+  REQUIRE(cu().cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+  int first = 0, second = 0, value = 0;
+  void* found = nullptr;
+  CHECK(get(&found, made, &first) == CUDA_ERROR_INVALID_HANDLE);
+  auto told = [](CUcontext context, const void* key, void* kept) { ended = {context, key, kept}; };
+  REQUIRE(put(made, &first, &value, told) == CUDA_SUCCESS);
+  REQUIRE(put(nullptr, &second, &value, told) == CUDA_SUCCESS);  // the current one
+  REQUIRE(get(&found, made, &second) == CUDA_SUCCESS);
+  CHECK(found == &value);
+  CHECK(remove(made, &second) == CUDA_SUCCESS);
+  CHECK(remove(made, &second) == CUDA_ERROR_INVALID_HANDLE);
+  REQUIRE(cu().cuCtxDestroy_v2(made) == CUDA_SUCCESS);
+  CHECK(ended.context == made);
+  CHECK(ended.key == &first);
+  CHECK(ended.value == &value);
+}
+
+TEST_CASE("a module within a fat binary: its entry is found, and nothing past its end is read") {
+  context();
+  struct {
+    uint32_t magic = 0xba55ed50;
+    uint16_t version = 1, header_bytes = 16;
+    uint64_t bytes = 0;
+    unsigned char entries[160] = {};
+  } fat;
+  auto add = [&](uint64_t payload, const char* text) {
+    const uint16_t kinds[] = {1, 0x101};
+    const uint32_t header_bytes = 64;
+    unsigned char* at = fat.entries + fat.bytes;
+    std::memcpy(at, kinds, 4), std::memcpy(at + 4, &header_bytes, 4), std::memcpy(at + 8, &payload, 8);
+    std::memcpy(at + 64, text, std::strlen(text));
+    fat.bytes += 64 + std::strlen(text) + 1;
+  };
+  CUmodule module = nullptr;
+  add(8, "another");
+  CHECK(cu().cuModuleLoadData(&module, &fat) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  add(10, "CKPTEMU1\n");
+  CHECK(cu().cuModuleLoadData(&module, &fat) == CUDA_SUCCESS);
+  const struct {
+    uint32_t magic = 0x466243b1, version = 1;
+    const void *data, *rest = nullptr;
+  } wrapper{.data = &fat};
+  CHECK(cu().cuModuleLoadFatBinary(&module, &wrapper) == CUDA_SUCCESS);
+  fat.bytes -= 1;  // cut in its last entry
+  CHECK(cu().cuModuleLoadData(&module, &fat) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  fat.bytes = 7;
+  CHECK(cu().cuModuleLoadData(&module, &fat) == CUDA_ERROR_NO_BINARY_FOR_GPU);
 }
 
 TEST_CASE("host code that touches a device address faults; copies through the driver do not") {
@@ -294,6 +386,32 @@ TEST_CASE("kernels: parameters are copied at the launch, and known by place and 
   CHECK(word == 42);
   CHECK(cu().cuModuleUnload(module) == CUDA_SUCCESS);
   CHECK(cu().cuStreamDestroy_v2(one) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a library's kernel is launched like a function, and asked about as a kernel") {
+  context();
+  CUlibrary whole;
+  CUkernel kernel;
+  CUfunction function;
+  REQUIRE(cu().cuLibraryLoadData(&whole, "CKPTEMU1\nkernel double 8,4\n", nullptr, nullptr, 0, nullptr, nullptr, 0) ==
+          CUDA_SUCCESS);
+  REQUIRE(cu().cuLibraryGetKernel(&kernel, whole, "double") == CUDA_SUCCESS);
+  REQUIRE(cu().cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS);
+  size_t offset = 0, size = 0;
+  CHECK(cu().cuKernelGetParamInfo(kernel, 1, &offset, &size) == CUDA_SUCCESS);
+  CHECK(cu().cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_SUCCESS);
+  const auto as_function = reinterpret_cast<CUfunction>(kernel);
+  CHECK(exit_of_child([=] {
+          size_t nothing;
+          (void)cu().cuFuncGetParamInfo(as_function, 0, &nothing, &nothing);
+        }) == -SIGABRT);
+  CUdeviceptr at = allocate(64);
+  uint32_t count = 16;
+  void* params[] = {&at, &count};
+  CHECK(cu().cuLaunchKernel(as_function, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr) == CUDA_SUCCESS);
+  CHECK(cu().cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cu().cuLibraryUnload(whole) == CUDA_SUCCESS);
+  CHECK(cu().cuMemFree_v2(at) == CUDA_SUCCESS);
 }
 
 TEST_CASE("capture: what may not be called spoils it, and says so") {

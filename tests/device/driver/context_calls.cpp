@@ -58,6 +58,7 @@ void end_streams(Context* context) {
 }
 
 void destroy(Context* context) {
+  storage_end(context);
   end_streams(context);
   std::lock_guard guard(lock());
   std::vector<CUdeviceptr> owned;
@@ -178,6 +179,8 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attribute, CUdevice de
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: *pi = 1024; break;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: *pi = 64; break;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *pi = 0x7fffffff; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *pi = 0xffff; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *pi = 48 << 10; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *pi = 32; break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *pi = 4; break;

@@ -62,7 +62,7 @@ constexpr Name kErrors[] = {
 constexpr std::pair<const char*, int> kSince[] = {
     {"cuCtxCreate_v4", 12050},           {"cuEventElapsedTime_v2", 12080}, {"cuStreamGetCaptureInfo_v3", 12030},
     {"cuGraphAddDependencies_v2", 12030}, {"cuFuncGetParamInfo", 12040},   {"cuKernelGetParamInfo", 12040},
-    {"cuStreamGetDevice", 12080},         {"cuFuncGetName", 12030},
+    {"cuStreamGetDevice", 12080},         {"cuFuncGetName", 12030},       {"cuGetProcAddress_v2", 12000},
 };
 
 int since(const std::string& name) {
@@ -80,6 +80,16 @@ struct Entry {
 
 }  // namespace
 
+}  // namespace ckpt::standin
+
+/// As it was before it told why a name is not found.
+CKPT_STANDIN_API ckpt::cuda::api::CUresult cuGetProcAddress(const char* symbol, void** out, int version,
+                                                            uint64_t flags) {
+  return ckpt::cuda::api::cuGetProcAddress_v2(symbol, out, version, flags, nullptr);
+}
+
+namespace ckpt::standin {
+
 // Assembler reaches these by name.
 #define CKPT_CUDA(name, parameters)
 #define CKPT_CUDA_OLD(name, parameters)
@@ -95,6 +105,7 @@ struct Entry {
 namespace {
 
 const Entry kEntries[] = {
+    {"cuGetProcAddress", reinterpret_cast<void*>(&::cuGetProcAddress), nullptr},
 #define CKPT_CUDA(name, parameters) {#name, reinterpret_cast<void*>(&name), nullptr},
 #define CKPT_CUDA_PTSZ(name, parameters) {#name, reinterpret_cast<void*>(&name), ckpt_standin_own_##name},
 #define CKPT_CUDA_PTDS CKPT_CUDA_PTSZ
@@ -102,13 +113,25 @@ const Entry kEntries[] = {
 };
 
 /// The newest form of a function that a program of this version may have.
-const Entry* find(const std::string& name, int version, bool& too_new) {
+void* find(const std::string& name, int version, bool own, bool& too_new) {
   for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
     std::string whole = name + suffix;
     for (const Entry& entry : kEntries) {
       if (whole != entry.name) continue;
-      if (since(whole) <= std::min(version, settings().version)) return &entry;
+      if (since(whole) <= std::min(version, settings().version))
+        return own && entry.own != nullptr ? entry.own : entry.plain;
       too_new = true;
+    }
+  }
+  return nullptr;
+}
+
+/// One that is there to say that it is not.
+void* find_absent(const std::string& name, bool own) {
+  for (const char* suffix : {"_v3", "_v2", ""}) {
+    for (const char* form : {"_ptsz", "_ptds", ""}) {
+      void* found = *form == 0 || own ? exported((name + suffix + form).c_str()) : nullptr;
+      if (found != nullptr) return found;
     }
   }
   return nullptr;
@@ -137,15 +160,14 @@ CUresult cuGetErrorString(CUresult error, const char** out) {
 CUresult cuGetProcAddress_v2(const char* symbol, void** out, int version, uint64_t flags,
                              CUdriverProcAddressQueryResult* status) {
   if (symbol == nullptr || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  bool too_new = false;
-  const Entry* entry = find(symbol, version, too_new);
-  bool own = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-  *out = entry == nullptr ? nullptr : own && entry->own != nullptr ? entry->own : entry->plain;
+  bool too_new = false, own = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  *out = find(symbol, version, own, too_new);
+  if (*out == nullptr && !too_new) *out = find_absent(symbol, own);
   if (status != nullptr)
-    *status = entry != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
-              : too_new        ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  return entry != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    *status = *out != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+              : too_new       ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                              : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *out != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 }  // namespace ckpt::cuda::api

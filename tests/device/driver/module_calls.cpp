@@ -1,5 +1,7 @@
 // Calls: modules, functions, launches. See standin.h for what a module and a kernel are here.
 #include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <sstream>
@@ -29,6 +31,21 @@ Module* module_of(const void* handle) {
   for (Module& each : modules().all)
     if (&each == handle) return &each;
   return nullptr;
+}
+
+constexpr uintptr_t kKernelMark = 1;
+
+bool is_kernel(const void* handle) { return (reinterpret_cast<uintptr_t>(handle) & kKernelMark) != 0; }
+
+CUkernel as_kernel(CUkernel function) {
+  return reinterpret_cast<CUkernel>(reinterpret_cast<uintptr_t>(function) | kKernelMark);
+}
+
+/// What a call does with a kernel that is documented for functions alone is not known: here it ends the process.
+void no_kernel(const char* call, const void* handle) {
+  if (!is_kernel(handle)) return;
+  ::fprintf(stderr, "stand-in: %s of a kernel\n", call);
+  ::abort();
 }
 
 void* translate(unsigned long long address) {
@@ -64,8 +81,8 @@ CUresult add_global(Module& module, const std::string& name, size_t size) {
 }
 
 CUresult parse(Module& module, const char* text) {
-  if (::strncmp(text, "CKPTEMU1\n", 9) != 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  std::istringstream lines(text + 9);
+  if (text == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  std::istringstream lines(text + sizeof kModuleTitle - 1);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string what, name, size;
@@ -92,7 +109,7 @@ CUresult load(Module** out, const void* image) {
   std::lock_guard guard(lock());
   Module& made = modules().all.emplace_back();
   made.context = context;
-  CUresult result = parse(made, static_cast<const char*>(image));
+  CUresult result = parse(made, module_text(image));
   if (result != CUDA_SUCCESS)
     unload(&made);
   else
@@ -145,8 +162,11 @@ bool copy_parameters(const Function& function, void** params, void** extra, char
 
 }  // namespace
 
-Function* function_of(const void* handle) {
+CUresult module_load(CUmodule* out, const void* image) { return load(reinterpret_cast<Module**>(out), image); }
+
+Function* function_of(const void* given) {
   std::lock_guard guard(lock());
+  const void* handle = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(given) & ~kKernelMark);
   return modules().functions.contains(handle) ? static_cast<Function*>(const_cast<void*>(handle)) : nullptr;
 }
 
@@ -190,6 +210,11 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit
   return load(reinterpret_cast<Module**>(module), image);
 }
 
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  CKPT_STANDIN_ENTER();
+  return module_load(module, image);
+}
+
 CUresult cuModuleUnload(CUmodule handle) {
   CKPT_STANDIN_ENTER();
   Context* context;
@@ -228,7 +253,7 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   return CUDA_SUCCESS;
 }
 
-// A library is a module, a kernel is a function.
+// A library is a module, a kernel is a function with a mark.
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*,
                            void**, unsigned) {
@@ -240,7 +265,9 @@ CUresult cuLibraryUnload(CUlibrary library) { return cuModuleUnload(reinterpret_
 
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   CKPT_STANDIN_ENTER();
-  return find_function(library, name, kernel);
+  const CUresult result = find_function(library, name, kernel);
+  if (result == CUDA_SUCCESS) *kernel = as_kernel(*kernel);
+  return result;
 }
 
 CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
@@ -251,16 +278,18 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   CKPT_STANDIN_ENTER();
-  *function = reinterpret_cast<CUfunction>(kernel);
-  return CUDA_SUCCESS;
+  if (!is_kernel(kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  *function = reinterpret_cast<CUfunction>(function_of(kernel));
+  return *function == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) {
   CKPT_STANDIN_ENTER();
-  return parameter(kernel, index, offset, size);
+  return is_kernel(kernel) ? parameter(kernel, index, offset, size) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* size) {
+  no_kernel(__func__, function);
   CKPT_STANDIN_ENTER();
   return parameter(function, index, offset, size);
 }
@@ -285,7 +314,16 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
   return CUDA_SUCCESS;
 }
 
+CKPT_STANDIN_API CUresult cuKernelGetName(const char** name, CUkernel handle) {
+  CKPT_STANDIN_ENTER();
+  Function* function = is_kernel(handle) ? function_of(handle) : nullptr;
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *name = function->name.c_str();
+  return CUDA_SUCCESS;
+}
+
 CUresult cuFuncGetName(const char** name, CUfunction handle) {
+  no_kernel(__func__, handle);
   CKPT_STANDIN_ENTER();
   Function* function = function_of(handle);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;

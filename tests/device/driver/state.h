@@ -83,6 +83,7 @@ class ApiCall {
 void gate_close();
 void gate_open();
 bool gate_quiet();  ///< nobody is inside a call
+void* exported(const char* name);  ///< what a driver exports by this name (absent.cpp), or null
 extern std::atomic<uint64_t> pending_work;
 
 extern std::atomic<bool> initialised;
@@ -198,6 +199,8 @@ Context* current_context();
 Context* context_of(CUcontext handle);  ///< null: no such
 std::vector<Context*> contexts_on(int device);
 bool device_in_use(int device);
+/// What libraries keep with a context that ends (export_tables.cpp): they are told. Without the lock.
+void storage_end(Context* context);
 
 // --- Streams (streams.cpp)
 
@@ -285,6 +288,11 @@ struct Function {
 /// addresses among them.
 Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& params, std::vector<uint64_t>* touches = nullptr);
 Function* function_of(const void* handle);
+inline constexpr char kModuleTitle[] = "CKPTEMU1\n";
+/// The text of the module that an image has, also within a fat binary and its wrapper (fat_binary.cpp); null: none.
+const char* module_text(const void* image);
+/// Into the current context. `image` is what cuModuleLoadData takes.
+CUresult module_load(CUmodule* out, const void* image);
 
 struct Node {
   CUgraphNodeType type;
