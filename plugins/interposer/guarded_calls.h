@@ -67,6 +67,8 @@ constexpr bool is_guarded(std::string_view function) {
                                "cuMipmappedArrayCreate",
                                "cuMipmappedArrayDestroy",
                                "cuMulticast",
+                               "cuLogicalEndpoint",
+                               "cuFabricCpy",
                                "cuGraphicsMap",
                                "cuGraphicsUnmap",
                                "cuGraphInstantiate",
@@ -88,9 +90,9 @@ constexpr Shape shape_of(std::string_view f) {
   }
   if (f == "cuLaunchKernel" || f == "cuLaunchCooperativeKernel") return Shape::kKernel;
   if (f == "cuLaunchKernelEx") return Shape::kKernelEx;
-  if (f == "cuLaunchHostFunc") return Shape::kNothing;
+  if (f == "cuLaunchHostFunc" || f == "cuLaunchHostFunc_v2") return Shape::kNothing;
   if (has_prefix(f, {"cuLaunch", "cuGraphLaunch", "cuStreamBatchMemOp", "cuMemPrefetch", "cuMemDiscard",
-                     "cuMemBatchDecompress"}))
+                     "cuMemBatchDecompress", "cuFabricCpy"}))
     return Shape::kUnknown;
   if (f == "cuMemcpy" || f == "cuMemcpyAsync") return Shape::kUnified;
   if (f == "cuMemcpyPeer" || f == "cuMemcpyPeerAsync") return Shape::kPeer;

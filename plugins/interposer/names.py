@@ -2,7 +2,8 @@
 """Prints names.inc: every function that the driver's headers declare, in every version and per-thread form, and how many
 machine words its parameters take, which is what a wrapper needs that only passes them on.
 
-usage: names.py INCLUDE_FOLDER [--check names.inc]. With --check: exit 1 if a declared function is missing or differs.
+usage: names.py [INCLUDE_FOLDER] [--check names.inc]. With --check: exit 1 if a declared function is missing or differs. Without a
+folder: that of the file CKPT_TOOLKIT_FILE.
 """
 import os
 import re
@@ -44,12 +45,13 @@ def declared(folder):
 
 
 def main():
-    found = declared(sys.argv[1])
+    folder = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] != "--check" else os.path.dirname(os.environ["CKPT_TOOLKIT_FILE"])
+    found = declared(folder)
     lines = [f"CKPT_NAME({name}, {words})" for name, words in sorted(found.items())]
     if "--check" not in sys.argv:
         print(TITLE + "\n".join(lines))
         return 0
-    with open(sys.argv[3], encoding="utf-8") as stream:
+    with open(sys.argv[-1], encoding="utf-8") as stream:
         have = {line.strip() for line in stream if line.startswith("CKPT_NAME")}
     missing = [line for line in lines if line not in have]
     print("\n".join(missing))

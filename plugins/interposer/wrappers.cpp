@@ -298,12 +298,15 @@ CUresult mem_handle_properties(CUmemAllocationProp* prop, CUmemGenericAllocation
   return result;
 }
 
-constexpr size_t kBindMem = index_of("cuMulticastBindMem");
-CUresult multicast_bind(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle memory,
-                        size_t offset, size_t size, unsigned long long flags) {
-  Passage passage;
-  return real<kBindMem>(multicast, at, real_handle(memory, true), offset, size, flags);
-}
+/// The memory's handle goes among words: who binds which device or place of what to it stands before, the rest behind.
+template <size_t Index, class... Before>
+struct Bind {
+  static CUresult call(Before... before, CUmemGenericAllocationHandle memory, size_t offset, size_t size,
+                       unsigned long long flags) {
+    Passage passage;
+    return real<Index>(before..., real_handle(memory, true), offset, size, flags);
+  }
+};
 
 CUresult ipc_open_mem(CUdeviceptr* out, CUipcMemHandle handle, unsigned flags) {
   Passage passage;
@@ -468,9 +471,9 @@ CUresult begin_capture(CUstream stream, A... rest) {
   return result;
 }
 
-template <size_t Index, bool PerThread>
-CUresult end_capture(CUstream stream, CUgraph* graph) {
-  const CUresult result = real<Index>(stream, graph);
+template <size_t Index, bool PerThread, class... A>
+CUresult end_capture(CUstream stream, A... rest) {
+  const CUresult result = real<Index>(stream, rest...);
   if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) capture_ended(meant<PerThread>(stream));
   Passage passage;  // not before: the API is locked once captures have ended
   free_deferred();
@@ -518,7 +521,9 @@ void put_memory(Table& table) {
   put(table, "cuMemImportFromShareableHandle", mem_import);
   put(table, "cuMemPoolImportPointer", pool_import_pointer);
   put(table, "cuMemGetAllocationPropertiesFromHandle", mem_handle_properties);
-  put(table, "cuMulticastBindMem", multicast_bind);
+  put(table, "cuMulticastBindMem", Bind<index_of("cuMulticastBindMem"), Word, size_t>::call);
+  put(table, "cuMulticastBindMem_v2", Bind<index_of("cuMulticastBindMem_v2"), Word, CUdevice, size_t>::call);
+  put(table, "cuLogicalEndpointBindMem", Bind<index_of("cuLogicalEndpointBindMem"), Word, CUdevice, size_t>::call);
   put(table, "cuIpcOpenMemHandle_v2", ipc_open_mem);
   put(table, "cuIpcCloseMemHandle", ipc_close_mem);
   put(table, "cuMemGetAddressRange_v2", get_address_range);
@@ -553,10 +558,18 @@ void put_captures(Table& table) {
       begin_capture<index_of("cuStreamBeginCaptureToGraph"), false, Word, Word, Word, Word, CUstreamCaptureMode>);
   put(table, "cuStreamBeginCaptureToGraph_ptsz",
       begin_capture<index_of("cuStreamBeginCaptureToGraph_ptsz"), true, Word, Word, Word, Word, CUstreamCaptureMode>);
+  put(table, "cuStreamBeginRecaptureToGraph",
+      begin_capture<index_of("cuStreamBeginRecaptureToGraph"), false, CUstreamCaptureMode, Word, Word, Word>);
+  put(table, "cuStreamBeginRecaptureToGraph_ptsz",
+      begin_capture<index_of("cuStreamBeginRecaptureToGraph_ptsz"), true, CUstreamCaptureMode, Word, Word, Word>);
+  put(table, "cuStreamBeginCaptureToCig", begin_capture<index_of("cuStreamBeginCaptureToCig"), false, Word>);
+  put(table, "cuStreamBeginCaptureToCig_ptsz", begin_capture<index_of("cuStreamBeginCaptureToCig_ptsz"), true, Word>);
+  put(table, "cuStreamEndCaptureToCig", end_capture<index_of("cuStreamEndCaptureToCig"), false>);
+  put(table, "cuStreamEndCaptureToCig_ptsz", end_capture<index_of("cuStreamEndCaptureToCig_ptsz"), true>);
   put(table, "cuStreamDestroy", stream_destroy<index_of("cuStreamDestroy")>);
   put(table, "cuStreamDestroy_v2", stream_destroy<index_of("cuStreamDestroy_v2")>);
-  put(table, "cuStreamEndCapture", end_capture<index_of("cuStreamEndCapture"), false>);
-  put(table, "cuStreamEndCapture_ptsz", end_capture<index_of("cuStreamEndCapture_ptsz"), true>);
+  put(table, "cuStreamEndCapture", end_capture<index_of("cuStreamEndCapture"), false, CUgraph*>);
+  put(table, "cuStreamEndCapture_ptsz", end_capture<index_of("cuStreamEndCapture_ptsz"), true, CUgraph*>);
 }
 
 const Table& wrappers() {

@@ -11,6 +11,9 @@ import sys
 CKPT, STANDIN, NEWER = sys.argv[1:4]
 INTERPOSER = "libckpt-cuda.so"
 NOT_FOUND = 500
+OF_CUDA_13_5 = ("cuMemcpyWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", "cuFabricCpyBatchAsync", "cuLaunchHostFunc_v2",
+                "cuMulticastBindMem_v2", "cuLogicalEndpointBindMem", "cuStreamBeginRecaptureToGraph", "cuStreamBeginCaptureToCig",
+                "cuStreamEndCaptureToCig")
 
 
 class DlInfo(ctypes.Structure):
@@ -64,7 +67,7 @@ def every_way_to_open_it():
 
 def get_proc_address():
     driver = ctypes.CDLL("libcuda.so.1")
-    for name in ("cuMemAlloc", "cuMemFree", "cuLaunchKernel", "cuMemcpyHtoDAsync", "cuInit", "cuGetProcAddress", "cuStreamBeginCapture"):
+    for name in ("cuMemAlloc", "cuMemFree", "cuLaunchKernel", "cuMemcpyHtoDAsync", "cuInit", "cuGetProcAddress", "cuStreamBeginCapture", *OF_CUDA_13_5):
         for flags in (0, 2):
             where = library_of(proc_address(driver, name, flags=flags))
             if where != INTERPOSER:
