@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "plugins/interposer/guarded_calls.h"
+#include "plugins/interposer/kernels.h"
 #include "plugins/interposer/watch.h"
 
 namespace ckpt::interposer {
@@ -42,12 +43,9 @@ struct LaunchRecord {
   CUcontext context = nullptr;
 };
 
-constexpr size_t kParamInfo = index_of("cuKernelGetParamInfo");
-
 CUresult parameter_info(CUfunction function, size_t i, size_t* offset, size_t* size) {
-  const CUresult result = drv::cuFuncGetParamInfo(function, i, offset, size);
-  if (result != CUDA_ERROR_INVALID_HANDLE) return result;
-  return real<kParamInfo>(function, i, offset, size);  // a CUkernel, which launches take, too
+  return is_kernel(function) ? drv::cuKernelGetParamInfo(reinterpret_cast<CUkernel>(function), i, offset, size)
+                             : drv::cuFuncGetParamInfo(function, i, offset, size);
 }
 
 /// The bytes of all parameters as the kernel sees them. False: the driver does not tell their sizes.
@@ -224,8 +222,8 @@ std::string name_of(const Access& access, size_t index) {
   if (access.record.size() >= sizeof launch) std::memcpy(&launch, access.record.data(), sizeof launch);
   const char* name = nullptr;
   if (launch.function != nullptr && launch.tag == LaunchRecord::kTag) {
-    CUresult result = drv::cuFuncGetName(&name, launch.function);
-    if (result == CUDA_ERROR_INVALID_HANDLE) result = real<kKernelGetName>(&name, launch.function);
+    const CUresult result = is_kernel(launch.function) ? real<kKernelGetName>(&name, launch.function)
+                                                       : drv::cuFuncGetName(&name, launch.function);
     if (result != CUDA_SUCCESS) name = nullptr;
   }
   return std::string(name != nullptr ? name : kNames[index].function).substr(0, kMost);

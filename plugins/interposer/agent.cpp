@@ -17,6 +17,7 @@
 #include "plugins/interposer/allocations.h"
 #include "plugins/interposer/contexts.h"
 #include "plugins/interposer/api_lock.h"
+#include "plugins/interposer/kernels.h"
 #include "plugins/interposer/physical.h"
 #include "plugins/interposer/thread.h"
 #include "plugins/interposer/watch.h"
@@ -363,6 +364,7 @@ void begin_anew_in_child() {
   reset_contexts_after_fork();
   reset_watch_after_fork();
   reset_physical_after_fork();
+  reset_kernels_after_fork();
 }
 
 /// From here on the driver takes itself down.

@@ -9,6 +9,7 @@
 #include "plugins/interposer/contexts.h"
 #include "plugins/interposer/api_lock.h"
 #include "plugins/interposer/guarded_calls.h"
+#include "plugins/interposer/kernels.h"
 #include "plugins/interposer/physical.h"
 #include "plugins/interposer/watch.h"
 
@@ -548,6 +549,12 @@ void put_contexts(Table& table) {
   put(table, "cuCtxDisablePeerAccess", peer_access<false>);
 }
 
+void put_libraries(Table& table) {
+  put(table, "cuLibraryGetKernel", library_get_kernel);
+  put(table, "cuLibraryEnumerateKernels", library_enumerate_kernels);
+  put(table, "cuLibraryUnload", library_unload);
+}
+
 void put_captures(Table& table) {
   put(table, "cuStreamBeginCapture", begin_capture<index_of("cuStreamBeginCapture"), false>);
   put(table, "cuStreamBeginCapture_ptsz", begin_capture<index_of("cuStreamBeginCapture_ptsz"), true>);
@@ -578,6 +585,7 @@ const Table& wrappers() {
     put_memory(made);
     put_contexts(made);
     put_captures(made);
+    put_libraries(made);
     return made;
   }();
   return table;

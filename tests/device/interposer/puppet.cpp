@@ -19,6 +19,7 @@ namespace {
 
 CUcontext context;
 CUmodule module_;
+CUlibrary library;
 Words* words;
 std::vector<std::pair<CUdeviceptr, size_t>> memory;
 
@@ -362,6 +363,12 @@ std::string obey(const std::string& line) {
   if (verb == "fill") {
     DO(cuMemsetD8_v2(memory[a].first + b, 0x5a, c));
     DO(cuCtxSynchronize());
+    return "ok";
+  }
+  if (verb == "library") {
+    if (library != nullptr) DO(cuLibraryUnload(library));
+    library = library_load();
+    words->fill = library_kernel(library, "fill");
     return "ok";
   }
   if (verb == "hammer") return start_hammers(static_cast<int>(a));

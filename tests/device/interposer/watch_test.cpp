@@ -40,6 +40,24 @@ TEST_CASE("copy-on-write: bytes are set aside before a launch, a fill or a free 
   CHECK(puppet.ask("check 0 99") == "ok");
 }
 
+TEST_CASE("copy-on-write: what a library's kernel may write is known as well as what a function may") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304");
+  puppet.number("alloc 4194304");
+  for (int i = 0; i < 2; ++i) CHECK(puppet.ask("library") == "ok");  // the second may be where the first was
+  CHECK(puppet.ask("write 0 7") == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(256 * kMiB, all_owned(*agent)));
+  DONE(agent->unlock_api());
+  CHECK(puppet.ask("write 0 8") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->missed.empty());
+  REQUIRE(table->saved.size() == 1);
+  CHECK(table->saved[0].original == device::Range{{a}, 4 * kMiB});
+}
+
 TEST_CASE("copy-on-write: only what is wanted is set aside") {
   Puppet puppet;
   const uint64_t a = puppet.number("alloc 4194304");

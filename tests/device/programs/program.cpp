@@ -108,6 +108,23 @@ CUfunction kernel(CUmodule module, const char* name) {
   return function;
 }
 
+CUlibrary library_load() {
+  CUlibrary library;
+  auto load = [&](const char* image) {
+    return cu.cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  };
+  if (load(kStandinModule) == CUDA_SUCCESS) return library;
+  const CUresult result = load(kKernelsPtx);
+  if (result != CUDA_SUCCESS) target_fail("cuLibraryLoadData: %d", (int)result);
+  return library;
+}
+
+CUfunction library_kernel(CUlibrary library, const char* name) {
+  CUkernel found;
+  CU(cuLibraryGetKernel(&found, library, name));
+  return reinterpret_cast<CUfunction>(found);
+}
+
 void launch(CUfunction function, CUstream stream, std::vector<void*> params, unsigned blocks, unsigned threads) {
   CU(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, params.data(), nullptr));
 }

@@ -44,6 +44,9 @@ CUcontext driver_start(int ordinal = 0);
 /// The programs' kernels in the current context.
 CUmodule kernels_load();
 CUfunction kernel(CUmodule module, const char* name);
+/// The same as a library, whose kernels are launched without their functions: so does the CUDA runtime since 12.
+CUlibrary library_load();
+CUfunction library_kernel(CUlibrary library, const char* name);
 void launch(CUfunction function, CUstream stream, std::vector<void*> params, unsigned blocks = 64,
             unsigned threads = 256);
 
