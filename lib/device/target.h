@@ -31,6 +31,11 @@ struct SavedTable {
   std::vector<Range> missed;      ///< may have been written and was not saved: the budget, or no memory
 };
 
+enum class Renew : uint8_t {
+  kAttached,  ///< what came by `attach` from a descriptor: the driver's own checkpoint cannot carry what another made
+  kAny,       ///< the target's own, too: drivers have refused to export what their checkpoint restored
+};
+
 class Target {
  public:
   virtual ~Target() = default;
@@ -67,10 +72,9 @@ class Target {
   virtual Result<void> release(uint64_t id) = 0;
   /// API locked. Memory for a released allocation at its old address: that of `fd`, or fresh (-1; not zeroed).
   virtual Result<void> attach(uint64_t id, int fd) = 0;
-  /// API locked and drained. Memory that came by `attach` from a descriptor is replaced by memory of the target's own,
-  /// with the same content: the driver's own checkpoint cannot carry what another process made. kNoRoom: it is as it
-  /// was.
-  virtual Result<void> renew(uint64_t id) = 0;
+  /// API locked and drained. The memory of an allocation is replaced by new memory of the target's own, with the same
+  /// content. kNoRoom: it is as it was.
+  virtual Result<void> renew(uint64_t id, Renew which) = 0;
 
   /// API locked. Released memory is the caller's alone from here on, and this conversation ends with the API locked:
   /// nothing of it is left in the target, which can be frozen and dumped. It can be spoken to again after `wake`, or,

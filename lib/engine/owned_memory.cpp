@@ -10,6 +10,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
+#include "lib/engine/renewal.h"
 #include "lib/memory/device/manifest.h"
 #include "lib/proc/procfs.h"
 
@@ -94,7 +95,12 @@ Result<void> OwnedMemory::connect(const std::vector<int>& pids) {
     CKPT_TRY_ASSIGN(const auto allocations, (*target)->allocations());
     const bool owns = std::any_of(allocations.begin(), allocations.end(),
                                   [](const auto& a) { return a.kind == device::MemoryKind::kOwned; });
-    if (owns) targets_.push_back(std::move(*target));
+    if (!owns) continue;
+    CKPT_TRY_ASSIGN(const uint64_t renewed, make_exportable(**target, options_.lock_timeout_us));
+    if (renewed != 0)
+      progress_.note(fmt::format("{}: {} of device memory is made again, the driver would not share it any more",
+                                 proc::describe_pid(pid), human_bytes(renewed)));
+    targets_.push_back(std::move(*target));
   }
   auto opened = open_devices();
   if (opened) return {};
@@ -303,22 +309,6 @@ Result<void> attach_offloaded(std::vector<OffloadedMemory> offloaded, const GpuO
     if (first && !attached && !proc::has_ended(pid)) first = std::move(attached);
   }
   return first;
-}
-
-Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& options) {
-  for (int pid : options.connect ? pids : std::vector<int>()) {
-    auto target = options.connect(pid, 0);
-    if (!target && target.error().code == Code::kNotFound) continue;
-    if (!target) return std::move(target).error();
-    CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin({target->get()}, options.lock_timeout_us));
-    CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, (*target)->allocations());
-    for (const device::Allocation& allocation : allocations) {
-      if (allocation.kind == device::MemoryKind::kOwned && !allocation.released)
-        CKPT_TRY((*target)->renew(allocation.id));
-    }
-    CKPT_TRY(stop.end());
-  }
-  return {};
 }
 
 store::GpuState with_owned_memory(const store::TreeImage& tree) {

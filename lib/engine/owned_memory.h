@@ -107,10 +107,6 @@ uint64_t owned_bytes(int pid, const GpuOptions& options);
 /// Of a guard: memory that the processes let go of, attached again where it is still missing, and their APIs unlocked.
 Result<void> attach_offloaded(std::vector<OffloadedMemory> offloaded, const GpuOptions& options);
 
-/// Before the driver's checkpoint of whole processes, where nothing is offloaded: their agents make all memory the
-/// processes' own again. kBusy: GPU work was not done in time.
-Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& options);
-
 /// What a tree's image needs of GPUs altogether.
 store::GpuState with_owned_memory(const store::TreeImage& tree);
 

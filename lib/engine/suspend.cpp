@@ -20,6 +20,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/engine/gpu_room.h"
 #include "lib/engine/owned_memory.h"
+#include "lib/engine/renewal.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {

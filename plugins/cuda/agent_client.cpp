@@ -265,7 +265,9 @@ Result<void> AgentTarget::hold(uint64_t lease_us) {
   return {};
 }
 
-Result<void> AgentTarget::renew(uint64_t id) { return tell(Type::kRenew, id); }
+Result<void> AgentTarget::renew(uint64_t id, device::Renew which) {
+  return tell(which == device::Renew::kAny ? Type::kRenewAny : Type::kRenew, id);
+}
 
 void AgentTarget::write_word(uint32_t word) const {
   iovec here{&word, sizeof word}, there{reinterpret_cast<void*>(wake_address_), sizeof word};

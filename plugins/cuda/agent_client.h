@@ -39,7 +39,7 @@ class AgentTarget final : public device::Target {
 
   Result<void> release(uint64_t id) override;
   Result<void> attach(uint64_t id, int fd) override;
-  Result<void> renew(uint64_t id) override;
+  Result<void> renew(uint64_t id, device::Renew which) override;
 
   Result<void> begin_fill(const std::vector<uint64_t>& ids) override;
   Result<std::optional<std::vector<uint64_t>>> next_demand(uint64_t timeout_us) override;

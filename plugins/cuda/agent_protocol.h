@@ -60,6 +60,7 @@ enum class Type : uint32_t {
   kWanted,    ///< after kBeginCow, the API still locked. payload: RangeReply each, saved before they are written
   kRenew,     ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
   kContexts,  ///< payload: int32_t each, the ordinal of its device
+  kRenewAny,  ///< the same, whatever memory it is
   kCount,
 };
 inline constexpr uint64_t kMaxDemandWait = 2000;

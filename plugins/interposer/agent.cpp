@@ -218,7 +218,8 @@ void drain_for(uint64_t timeout_us, Reply& reply) {
 bool wants_locked_api(Type type) {
   return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold ||
          type == Type::kBeginCow || type == Type::kWanted || type == Type::kBeginFill ||
-         type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
+         type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew ||
+         type == Type::kRenewAny;
 }
 
 Reply serve(const agent::Received& in) {
@@ -274,7 +275,8 @@ Reply serve(const agent::Received& in) {
     case Type::kRecorded: list_recorded(request.a, reply); break;
     case Type::kEndRecording: end_recording(); break;
     case Type::kReplay: answer(reply, replay(in.payload)); break;
-    case Type::kRenew: answer(reply, renew_memory(request.a)); break;
+    case Type::kRenew:
+    case Type::kRenewAny: answer(reply, renew_memory(request.a, request.type == Type::kRenewAny)); break;
     case Type::kContexts:
       list_contexts(reply);
       break;

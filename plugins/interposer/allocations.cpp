@@ -420,10 +420,11 @@ CUresult attach_memory(uint64_t id, int fd) {
   return CUDA_SUCCESS;
 }
 
-CUresult renew_memory(uint64_t id) {
+CUresult renew_memory(uint64_t id, bool any) {
   auto found = find_id(id);
   if (!found) return CUDA_ERROR_NOT_FOUND;
-  if (!found->imported || found->released) return CUDA_SUCCESS;
+  if (found->kind != Kind::kOwned) return CUDA_ERROR_NOT_SUPPORTED;
+  if (found->released || !(found->imported || any)) return CUDA_SUCCESS;
   InContext scope(found->context);
   if (!scope) return CUDA_ERROR_INVALID_CONTEXT;
   Mapped fresh;

@@ -84,9 +84,9 @@ CUresult export_fd(uint64_t id, int* fd);
 CUresult release_memory(uint64_t id);
 /// fd -1: what was kept, or fresh memory.
 CUresult attach_memory(uint64_t id, int fd);
-/// API locked, work drained. Where an allocation's memory came by a descriptor, memory of our own takes its place,
-/// with the same content: the driver checkpoints no memory that another process made.
-CUresult renew_memory(uint64_t id);
+/// API locked, work drained. New memory of our own takes the place of an allocation's, with the same content: of what
+/// came by a descriptor, since the driver checkpoints no memory that another process made, or of any.
+CUresult renew_memory(uint64_t id, bool any);
 void drop_kept();
 /// Of memory that is fresh: the client says so.
 void content_is_there();

@@ -127,6 +127,17 @@ def flavour_watched(target):
     kernel.restore_and_check(target, os.path.join("images", newest), 1)
 
 
+def flavour_after_resume(target):
+    """What was suspended and resumed can be saved, more than once."""
+    for number in range(2):
+        ckpt("suspend", "-p", target.pid).expect(0)
+        ckpt("resume", "-p", target.pid).expect(0)
+        target.step()
+        kernel.pre_dump(target, f"image{number}")
+    kernel.dump(target, "image")
+    kernel.restore_and_check(target, "image", 2)
+
+
 FLAVOURS = {name: kernel.FLAVOURS[name] for name in ("alone", "stopped")}
 FLAVOURS["by_hand"] = flavour_by_hand
 
@@ -137,6 +148,7 @@ def add_those_of_the_binary():
             FLAVOURS[name] = kernel.FLAVOURS[name]
     if " suspend " in ckpt("--help").out:
         FLAVOURS["suspend"] = flavour_suspend
+        FLAVOURS["after_resume"] = flavour_after_resume
     if has_option("watch", "--gpu"):
         FLAVOURS["watched"] = flavour_watched
 

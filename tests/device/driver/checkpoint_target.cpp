@@ -166,6 +166,7 @@ bool take_all(const int (&to)[kMaxGpus]) {
 }
 
 bool bring_back(Physical& each) {
+  each.restored = true;
   if (each.own_fd) {
     char name[32];
     ::snprintf(name, sizeof(name), "standin-export-%d", gpu_of[each.device]);

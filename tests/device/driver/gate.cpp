@@ -79,6 +79,7 @@ Settings read_settings() {
   all.lock_ms = static_cast<unsigned>(number("CKPT_STANDIN_LOCK_MS", 0));
   all.nvml = number("CKPT_STANDIN_NVML", 1) != 0;
   all.nodes = unkind("nodes"), all.stranger = unkind("stranger"), all.out_of_step = unkind("out_of_step");
+  all.reexport = unkind("reexport");
   read_faults();
   return all;
 }

@@ -55,6 +55,7 @@ struct Settings {
   // (nodes,stranger,..).
   bool nodes = false;        ///< the files /dev/nvidia* that are there are open and mapped, and a fork inherits them
   bool stranger = false;     ///< of a process without a context the state is an error that says nothing (304)
+  bool reexport = false;     ///< memory that was imported, or restored by the driver, is not exported
   bool out_of_step = false;  ///< where a caller was killed, the next one gets the answer to its call, and so on
 };
 Settings& settings();
@@ -101,7 +102,7 @@ struct Physical {
   size_t size = 0;
   int fd = -1;          ///< its own memfd where it can be exported, else the GPU's
   uint64_t offset = 0;  ///< in it
-  bool own_fd = false, imported = false;
+  bool own_fd = false, imported = false, restored = false;
   uint64_t inode = 0;  ///< of a memfd of its own
   CUmemAllocationProp prop{};
   int references = 0;  ///< handles and mappings

@@ -173,6 +173,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   if (out == nullptr || physical == nullptr || (physical->prop.requestedHandleTypes & type) == 0)
     return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (settings().reexport && (physical->imported || physical->restored)) return CUDA_ERROR_INVALID_VALUE;
   int fd = ::fcntl(physical->fd, F_DUPFD_CLOEXEC, 3);
   if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   ::memcpy(out, &fd, sizeof(fd));

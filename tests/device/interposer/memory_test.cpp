@@ -137,6 +137,46 @@ TEST_CASE("memory that the program maps itself is owned piece by piece, its hand
   for (const device::Allocation& a : *after) CHECK((a.address.value < at || a.address.value >= at + 16 * kMiB));
 }
 
+TEST_CASE("memory is made anew at its address; without room for that it stays as it is") {
+  Puppet puppet({"CKPT_STANDIN_CAPACITY=20971520", "CKPT_STANDIN_UNKIND=reexport"});
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 5") == "ok");
+  auto agent = puppet.agent();
+  const uint64_t id = allocation_at(*agent, at).id;
+  auto memory = [&] {
+    auto fd = agent->export_allocation(id);
+    REQUIRE(fd);
+    CHECK(View(*fd).holds(5, 4 * kMiB));
+    struct stat about;
+    REQUIRE(::fstat(fd->get(), &about) == 0);
+    return about.st_ino;
+  };
+  const ino_t first = memory();
+  CHECK(!agent->renew(id, device::Renew::kAny));  // the API is open
+  stop_and_take(*agent);
+  DONE(agent->renew(id, device::Renew::kAttached));
+  CHECK(memory() == first);
+  DONE(agent->renew(id, device::Renew::kAny));
+  const ino_t second = memory();
+  CHECK(second != first);
+  DONE(agent->unlock_api());
+  CHECK(puppet.ask("check 0 5") == "ok");
+
+  puppet.number("alloc 8388608");
+  stop_and_take(*agent);
+  CHECK(agent->renew(id, device::Renew::kAny).error().code == Code::kNoRoom);
+  CHECK(memory() == second);
+  // What came by a descriptor is not given away a second time.
+  auto given = agent->export_allocation(id);
+  REQUIRE(given);
+  DONE(agent->release(id));
+  DONE(agent->forget());
+  DONE(agent->attach(id, given->get()));
+  CHECK(!agent->export_allocation(id));
+  DONE(agent->unlock_api());
+  CHECK(puppet.ask("check 0 5") == "ok");
+}
+
 TEST_CASE("forks, and contexts that end with all their memory") {
   Puppet puppet;
   puppet.number("alloc 4194304");

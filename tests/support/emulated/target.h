@@ -73,7 +73,7 @@ class EmulatedTarget : public Target {
   Result<void> end_cow() override;
   Result<void> release(uint64_t id) override;
   Result<void> attach(uint64_t id, int fd) override;
-  Result<void> renew(uint64_t) override { return {}; }
+  Result<void> renew(uint64_t, Renew) override { return {}; }
   Result<void> hold(uint64_t) override { return {}; }
   void renew_lease() override {}
   Result<void> wake() override { return {}; }
