@@ -119,7 +119,7 @@ int ckpt_flash_places(const ckpt_flash* flash, void** places);
 int ckpt_flash_keep(ckpt_flash* flash, uint64_t step);
 
 /* A save that does not copy: returns once the pages of large tensors are held (userfaultfd, and the right to it):
- * private memory is moved away (Linux 5.7), and what the trainer touches comes back first; shared memory is
+ * private anonymous memory is moved away (Linux 5.7), and what the trainer touches comes back first; other memory is
  * write-protected (Linux 6.4). Threads of the library copy behind it. The tensors stay mapped until it is done, where
  * they are: what is mapped there instead would be lost. fork(3) waits for it, as does any later call but done and
  * error; a child made by clone(2) alone, with a copy of the memory, lacks what is away. Where it cannot be it is a

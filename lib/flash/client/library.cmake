@@ -3,7 +3,7 @@ if(CKPT_SANITIZE OR CKPT_FUZZ)
   return()
 endif()
 add_library(ckpt-flash SHARED
-  lib/flash/client/client.cpp lib/flash/client/handle.cpp lib/flash/client/loads.cpp lib/flash/client/copy.cpp lib/flash/client/snapshot.cpp lib/flash/client/moved_pages.cpp lib/flash/client/safe_point.cpp
+  lib/flash/client/client.cpp lib/flash/client/handle.cpp lib/flash/client/loads.cpp lib/flash/client/copy.cpp lib/flash/client/snapshot.cpp lib/flash/client/moved_pages.cpp lib/flash/client/fork_gate.cpp lib/flash/client/safe_point.cpp
   lib/flash/layout.cpp lib/flash/place.cpp lib/flash/channel.cpp lib/flash/connect.cpp
   lib/base/run_folder.cpp lib/base/fd_message.cpp lib/base/result.cpp lib/base/clock.cpp)
 ckpt_unity(ckpt-flash 12)

@@ -14,23 +14,30 @@ inline constexpr uint64_t kPage = 4096;
 /// What one page table maps. Page tables move as wholes between addresses that are the same within one.
 inline constexpr uint64_t kPageTable = uint64_t{2} << 20;
 
-/// The private anonymous mappings of this process: what is theirs is nowhere else, so it can lie elsewhere.
-class PrivateMemory {
+/// The mappings of this process.
+class Mappings {
  public:
-  static PrivateMemory read();
-  /// Whether one mapping holds all of it.
-  bool holds(const std::byte* begin, const std::byte* end) const;
+  static Mappings read();
+  /// Whether one private anonymous mapping holds all of it: what is in there is nowhere else, so it can lie elsewhere.
+  bool private_anonymous(const std::byte* begin, const std::byte* end) const;
+  /// How many more may be made before half of all that a process may have is used (vm.max_map_count).
+  int64_t spare() const { return spare_; }
 
  private:
-  std::vector<std::pair<uint64_t, uint64_t>> mappings_;  ///< by address
+  std::vector<std::pair<uint64_t, uint64_t>> anonymous_;  ///< by address
+  int64_t spare_ = 0;
 };
 
 /// Moves whole pages of one private anonymous mapping, and returns where they lie now. Null: nothing was moved. `fault`
 /// has UFFD_FEATURE_EVENT_REMAP, `home` is registered with it for missing pages, and another thread reads its events.
-/// A fork(2) of the program waits until everything is back: its child would find nothing at `home`.
+/// Takes three mappings. A child of a fork would find nothing at `home`.
 std::byte* move_away(int fault, std::byte* home, uint64_t bytes);
 
-/// Some of what `move_away` moved, and lets go on who waits for it. Until that is done `home` stays mapped.
-void move_back(int fault, std::byte* home, std::byte* away, uint64_t bytes);
+/// Some of what `move_away` moved, and lets go on who waits for it. Until that is done `home` stays mapped. False: no
+/// more mappings may be made; the pages came back as copies (a device that was given the old ones no longer sees what
+/// is written), and `away` is still mapped, empty.
+bool move_back(int fault, std::byte* home, std::byte* away, uint64_t bytes);
+/// As `move_back` does where it can do no better. Takes no mapping.
+void copy_back(int fault, std::byte* home, std::byte* away, uint64_t bytes);
 
 }  // namespace ckpt::flash

@@ -22,6 +22,7 @@ namespace {
 /// What an access of the program has to wait for. It moves as a whole, and a huge page is not split.
 constexpr uint64_t kUnit = kPageTable;
 constexpr uint64_t kWorthIt = 256 << 10;             ///< parts below this are copied at once
+constexpr int64_t kMappings = 3;                     ///< that a piece costs which lies apart from others
 constexpr uint64_t kProtected = uint64_t{64} << 20;  ///< bytes by one call, so that several threads share the work
 
 #ifndef UFFD_FEATURE_WP_UNPOPULATED
@@ -76,7 +77,7 @@ bool Snapshot::register_for(uint64_t mode, const Range& range) const {
 }
 
 /// Registers the whole pages of a part, and makes units of them. False: they cannot be held.
-bool Snapshot::hold(const CopyPart& part, const PrivateMemory& memory) {
+bool Snapshot::hold(const CopyPart& part, const Mappings& mappings) {
   auto* from = static_cast<std::byte*>(const_cast<void*>(part.from));
   auto* begin = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(from), uintptr_t{kPage}));
   auto* end =
@@ -86,7 +87,9 @@ bool Snapshot::hold(const CopyPart& part, const PrivateMemory& memory) {
   for (const Range& range : ranges_) {
     if (begin < range.home + range.bytes && range.home < end) return false;
   }
-  const bool moves = memory.holds(begin, end);
+  // At home what lies beside it becomes a mapping of its own.
+  if (spare_mappings_.load() < kMappings) return false;
+  const bool moves = mappings.private_anonymous(begin, end);
   const Range range{begin, static_cast<uint64_t>(end - begin), units_.size(), moves, nullptr};
   if (!moves && !protects_) return false;
   if (!register_for(moves ? UFFDIO_REGISTER_MODE_MISSING : UFFDIO_REGISTER_MODE_WP, range)) return false;
@@ -94,6 +97,7 @@ bool Snapshot::hold(const CopyPart& part, const PrivateMemory& memory) {
   for (std::byte* at = begin; at < end; at = units_.back().home + units_.back().bytes)
     units_.push_back({at, to + (at - from), bytes_to_boundary(at, end, kUnit), ranges_.size()});
   ranges_.push_back(range);
+  spare_mappings_ -= kMappings;
   protected_bytes_ += range.bytes;
   return true;
 }
@@ -131,10 +135,11 @@ std::unique_ptr<Snapshot> Snapshot::begin(const std::vector<CopyPart>& parts, un
                                           std::function<void()> done) {
   std::unique_ptr<Snapshot> out(new Snapshot);
   if (!out->open()) return nullptr;
-  const PrivateMemory memory = PrivateMemory::read();
+  const Mappings mappings = Mappings::read();
+  out->spare_mappings_ = mappings.spare();
   std::vector<CopyPart> at_once;
   for (const CopyPart& part : parts) {
-    if (!out->hold(part, memory)) {
+    if (!out->hold(part, mappings)) {
       at_once.push_back(part);
       continue;
     }
@@ -167,7 +172,7 @@ void Snapshot::start_copiers(unsigned threads, std::function<void()> done) {
     for (std::thread& copier : copiers_) copier.join();
     tell_server(ending_);
     server_.join();
-    fault_.reset();  // nothing is registered any more
+    close();
     done();
     finished_.store(true);
   };
@@ -176,13 +181,27 @@ void Snapshot::start_copiers(unsigned threads, std::function<void()> done) {
 
 Snapshot::~Snapshot() {
   if (finisher_.joinable()) finisher_.join();
-  if (!server_.joinable()) return;
+  if (!fault_) return;
   // It did not come to copying.
-  tell_server(ending_);
-  server_.join();
-  for (const Unit& unit : units_) {
-    if (ranges_[unit.range].away != nullptr) let_go(unit);
+  if (server_.joinable()) {
+    tell_server(ending_);
+    server_.join();
   }
+  for (const Unit& unit : units_) {
+    if (ranges_[unit.range].away != nullptr) let_go(unit, true);
+  }
+  close();
+}
+
+/// Nothing is registered any more, even if a child has the descriptor.
+void Snapshot::close() {
+  for (const Range& range : ranges_) {
+    uffdio_range where{reinterpret_cast<uint64_t>(range.home), range.bytes};
+    ::ioctl(fault_.get(), UFFDIO_UNREGISTER, &where);
+  }
+  fault_.reset();
+  for (const auto& [begin, bytes] : left_) ::munmap(begin, bytes);
+  no_forks_.end();
 }
 
 void Snapshot::wait() {
@@ -190,11 +209,11 @@ void Snapshot::wait() {
 }
 
 void Snapshot::copy_units() {
-  for (size_t unit = next_++; unit < units_.size(); unit = next_++) copy(unit);
+  for (size_t unit = next_++; unit < units_.size(); unit = next_++) copy(unit, true);
 }
 
 /// Once; whoever comes second finds it taken.
-void Snapshot::copy(size_t number) {
+void Snapshot::copy(size_t number, bool in_order) {
   uint8_t todo = 0;
   if (!states_[number].compare_exchange_strong(todo, 1)) return;
   const Unit& unit = units_[number];
@@ -202,15 +221,24 @@ void Snapshot::copy(size_t number) {
   const std::byte* from = range.moves ? range.away + (unit.home - range.home) : unit.home;
   copy_all({{unit.to, from, unit.bytes}}, 1);
   states_[number].store(2);
-  let_go(unit);
+  let_go(unit, in_order);
 }
 
-void Snapshot::let_go(const Unit& unit) const {
+/// Out of order, a unit that moves back may lie apart from others. Where too many do, copies come back.
+void Snapshot::let_go(const Unit& unit, bool in_order) {
   const Range& range = ranges_[unit.range];
-  if (range.moves)
-    move_back(fault_.get(), unit.home, range.away + (unit.home - range.home), unit.bytes);
-  else
+  if (!range.moves) {
     (void)write_protect(fault_.get(), unit.home, unit.bytes, false);
+    return;
+  }
+  std::byte* away = range.away + (unit.home - range.home);
+  if (in_order || spare_mappings_.fetch_sub(kMappings) >= kMappings) {
+    if (move_back(fault_.get(), unit.home, away, unit.bytes)) return;
+  } else {
+    copy_back(fault_.get(), unit.home, away, unit.bytes);
+  }
+  const std::lock_guard lock(leaving_);
+  left_.emplace_back(away, unit.bytes);
 }
 
 void Snapshot::tell_server(std::atomic<bool>& what) {
@@ -248,9 +276,9 @@ void Snapshot::serve_fault(uint64_t address) {
     const size_t unit = range.first + reinterpret_cast<uint64_t>(place) / kUnit - before;
     // One that another thread copies is let go by that one.
     if (states_[unit].load() != 2)
-      copy(unit);
+      copy(unit, false);
     else if (!range.moves)
-      let_go(units_[unit]);
+      let_go(units_[unit], false);
     return;
   }
 }

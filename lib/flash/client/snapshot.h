@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lib/base/unique_fd.h"
 #include "lib/flash/client/copy.h"
+#include "lib/flash/client/fork_gate.h"
 #include "lib/flash/client/moved_pages.h"
 
 namespace ckpt::flash {
@@ -19,7 +22,8 @@ namespace ckpt::flash {
 /// first and the last of each, which are copied at once: nobody who copies has anything in a page that is held.
 ///
 /// Private anonymous memory is moved away (moved_pages.h), and what the program touches comes back once it is copied;
-/// memory shared with others (tensors of torch.multiprocessing) is write-protected, and may be read meanwhile.
+/// other memory (tensors of torch.multiprocessing, what was loaded and is mapped) is write-protected, and may be read
+/// meanwhile. Forks wait until all is let go.
 class Snapshot {
  public:
   /// Holds what can be held, copies the rest, and returns; `done` is called by another thread once all is copied. Null:
@@ -52,18 +56,20 @@ class Snapshot {
   };
   Snapshot() = default;
   bool open();
-  bool hold(const CopyPart& part, const PrivateMemory& memory);
+  bool hold(const CopyPart& part, const Mappings& mappings);
   bool register_for(uint64_t mode, const Range& range) const;
   bool move_or_protect(unsigned threads);
   bool protect(unsigned threads) const;
   void start_copiers(unsigned threads, std::function<void()> done);
   void copy_units();
-  void copy(size_t unit);
-  void let_go(const Unit& unit) const;
+  void copy(size_t unit, bool in_order);
+  void let_go(const Unit& unit, bool in_order);
+  void close();
   void serve();
   void serve_fault(uint64_t address);
   void tell_server(std::atomic<bool>& what);
 
+  NoForks no_forks_;
   UniqueFd fault_, news_;  ///< news: an eventfd, told when one of the next two becomes true
   std::atomic<bool> held_{false}, ending_{false};
   bool protects_ = false;  ///< the kernel write-protects pages that nobody has touched, too (Linux 6.4)
@@ -71,6 +77,9 @@ class Snapshot {
   std::vector<Unit> units_;
   std::vector<std::atomic<uint8_t>> states_;  ///< 0 to do, 1 being copied, 2 done
   std::atomic<size_t> next_{0};
+  std::atomic<int64_t> spare_mappings_{0};
+  std::mutex leaving_;
+  std::vector<std::pair<std::byte*, uint64_t>> left_;  ///< mappings that copies came back from
   std::vector<std::thread> copiers_;
   std::thread server_, finisher_;
   std::atomic<bool> finished_{false};

@@ -138,7 +138,7 @@ class Engine:
         When it returns the step is complete in the agent's memory: it outlives this process. `persist`: whether it goes
         to storage, too; None: by save_storage_interval.
 
-        mode="snapshot": returns once the tensors' pages are held: moved away or, of memory that is shared, write-protected.
+        mode="snapshot": returns once the tensors' pages are held: moved away or, of memory that is shared or was loaded, write-protected.
         They are copied behind the loop, what the loop touches meanwhile first. The step is complete when Saved.done() says
         so, and at the latest when the next call of this engine returns; a trainer that is killed before leaves the step
         before. Tensors that are freed meanwhile are kept until then, and must not give up their memory otherwise (`resize_`
