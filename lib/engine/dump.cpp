@@ -150,6 +150,7 @@ Result<void> Dump::pre_copy() {
   if (together_ != nullptr) CKPT_TRY(together_->ready());
   capture_.plan.emplace(context, tracees, capture_.precopy);
   CKPT_TRY(capture_.precopy.catch_up());
+  if (together_ != nullptr) CKPT_TRY(together_->prepared());
   if (context.holds_connections()) CKPT_TRY(capture_.connections.hold(tracees.running().connections));
   return {};
 }
@@ -167,11 +168,15 @@ Result<void> Dump::take_window(OwnedMemory::Copy copy) {
   CKPT_TRY(window_->scan());
   CKPT_TRY(window_->copy());
   CKPT_TRY(window_->sample());
-  if (together_ != nullptr && capture_.context.runs_on()) {
+  const bool meets = together_ != nullptr && capture_.context.runs_on();
+  if (meets) {
     CKPT_TRY(together_->captured());
     capture_.context.phase("meet");
   }
-  return window_->end();
+  CKPT_TRY(window_->end());
+  if (meets) CKPT_TRY(together_->running());
+  window_->ask_later();
+  return {};
 }
 
 /// Device memory, while it is written. Where it could not be kept as it was, the tree is frozen once more and all of it

@@ -332,7 +332,10 @@ void FreezeWindow::note_end() {
   const uint64_t begin = tree_->frozen_at_us(), end = monotonic_us();
   context_.stats().frozen_us = end - begin;
   trace::interval(trace::Row::kTarget, "frozen", begin, end);
-  if (!asks_at_once()) capture_.plan->madvise().ask();  // the answer comes while the image is written
+}
+
+void FreezeWindow::ask_later() {
+  if (!asks_at_once()) capture_.plan->madvise().ask();
 }
 
 Result<void> FreezeWindow::end() {

@@ -52,6 +52,8 @@ class FreezeWindow {
   Result<void> sample();
   /// The tree goes on if it is to go on.
   Result<void> end();
+  /// Asks for what a stop need not wait for; the answer comes while the image is written.
+  void ask_later();
 
   /// Gives back whatever the processes miss and lets them go, wherever the window stands.
   Result<void> let_go();

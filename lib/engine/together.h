@@ -93,10 +93,14 @@ class Together {
   }
   /// All has been copied that can be while the trees run.
   Result<void> ready() { return agree("ready", {&cancel_}); }
+  /// Each has at hand what its stop needs: the trees stop within one answer of each other.
+  Result<void> prepared() { return agree("prepared", {&cancel_}); }
   /// All trees stand still, and no packet of theirs passes. Which of `ends` no member has the other end of.
   Result<std::vector<size_t>> frozen(const std::vector<ConnectionEnd>& ends);
   /// All that is needed of the trees has been taken: they may go on.
   Result<void> captured();
+  /// All trees that go on do so: what is left to do keeps no processor from a ckpt whose tree still stands.
+  Result<void> running() { return agree("running", {&cancel_}); }
   /// All of each part is on its disk.
   Result<void> durable();
   /// Each part `dir` has its name: then the job gets its manifest. Where it does not get one the part is removed; kIo

@@ -16,14 +16,13 @@ struct ckpt_mpi {
   int (*receive)(uint32_t from, uint32_t tag, void* into, uint32_t bytes, void** request);
   /* Releases the request, also after an error. */
   int (*wait)(void* request);
-  /* Of each rank a number; then of each rank so many bytes, one after the other. */
-  int (*gather_sizes)(uint32_t mine, uint32_t* all);
+  /* Of each rank so many bytes as `sizes` says, one after the other. */
   int (*gather)(const void* mine, uint32_t bytes, void* all, const uint32_t* sizes);
   void (*describe)(int error, char* text, uint32_t room);
   int (*finish)(void);
 };
 
-#define CKPT_MPI_VERSION 1
+#define CKPT_MPI_VERSION 2
 /* The only symbol. */
 const struct ckpt_mpi* ckpt_mpi_interface(void);
 

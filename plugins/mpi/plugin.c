@@ -67,11 +67,6 @@ static int wait_asleep(int error, MPI_Request* request) {
   return error;
 }
 
-static int gather_sizes(uint32_t mine, uint32_t* all) {
-  MPI_Request request;
-  return wait_asleep(MPI_Iallgather(&mine, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, world, &request), &request);
-}
-
 static int gather(const void* mine, uint32_t bytes, void* all, const uint32_t* sizes) {
   int ranks = 0, error = MPI_Comm_size(world, &ranks);
   if (error != MPI_SUCCESS) return error;
@@ -102,7 +97,7 @@ static void describe(int error, char* text, uint32_t room) {
 static int finish(void) { return MPI_Finalize(); }
 
 __attribute__((visibility("default"))) const struct ckpt_mpi* ckpt_mpi_interface(void) {
-  static const struct ckpt_mpi kInterface = {CKPT_MPI_VERSION, start,  send_bytes, receive_bytes, wait_for,
-                                             gather_sizes,     gather, describe,   finish};
+  static const struct ckpt_mpi kInterface = {CKPT_MPI_VERSION, start,  send_bytes, receive_bytes,
+                                             wait_for,         gather, describe,   finish};
   return &kInterface;
 }

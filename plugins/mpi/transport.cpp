@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 
 #include "lib/base/linkage.h"
@@ -47,20 +49,47 @@ class MpiTransport final : public Transport {
 
   Result<std::vector<std::string>> all_gather(const std::string& mine) override {
     if (mine.size() > std::numeric_limits<int>::max()) return fail(Code::kUnsupported, "", "too much for one message");
-    const auto bytes = static_cast<uint32_t>(mine.size());
-    std::vector<uint32_t> sizes(size_);
-    CKPT_TRY(check(mpi_.gather_sizes(bytes, sizes.data()), "cannot gather"));
-    size_t total = 0;
-    for (uint32_t size : sizes) total += size;
+    CKPT_TRY_ASSIGN(std::vector<std::string> out, gather_heads(mine));
+    std::vector<uint32_t> rests;
+    uint64_t total = 0;
+    for (const std::string& text : out) {
+      rests.push_back(static_cast<uint32_t>(text.size() - std::min(text.size(), kHeadBytes)));
+      total += rests.back();
+    }
+    if (total == 0) return out;
     std::string all(total, 0);
-    CKPT_TRY(check(mpi_.gather(mine.data(), bytes, all.data(), sizes.data()), "cannot gather"));
-    std::vector<std::string> out;
+    const size_t begin = std::min(mine.size(), kHeadBytes);
+    CKPT_TRY(check(mpi_.gather(mine.data() + begin, rests[rank_], all.data(), rests.data()), "cannot gather"));
     size_t at = 0;
-    for (uint32_t size : sizes) out.push_back(all.substr(at, size)), at += size;
+    for (uint32_t rank = 0; rank < size_; at += rests[rank++])
+      if (rests[rank] != 0) all.copy(out[rank].data() + kHeadBytes, rests[rank], at);
     return out;
   }
 
  private:
+  /// What a rank says in most steps fits into this: then one round trip is enough, while trees stand still.
+  static constexpr size_t kHeadBytes = 508;
+  static constexpr uint32_t kBlockBytes = sizeof(uint32_t) + kHeadBytes;
+
+  /// What each gives, in its true length: its first kHeadBytes, and zeros for the rest.
+  Result<std::vector<std::string>> gather_heads(const std::string& mine) const {
+    const auto bytes = static_cast<uint32_t>(mine.size());
+    std::string block(kBlockBytes, 0), all(size_t{kBlockBytes} * size_, 0);
+    std::memcpy(block.data(), &bytes, sizeof bytes);
+    mine.copy(block.data() + sizeof bytes, kHeadBytes);
+    const std::vector<uint32_t> sizes(size_, kBlockBytes);
+    CKPT_TRY(check(mpi_.gather(block.data(), kBlockBytes, all.data(), sizes.data()), "cannot gather"));
+    std::vector<std::string> out(size_);
+    for (uint32_t rank = 0; rank < size_; ++rank) {
+      uint32_t size = 0;
+      const char* at = all.data() + size_t{kBlockBytes} * rank;
+      std::memcpy(&size, at, sizeof size);
+      out[rank].assign(at + sizeof size, std::min<size_t>(size, kHeadBytes));
+      out[rank].resize(size);
+    }
+    return out;
+  }
+
   Result<void> check(int error, const char* what) const {
     if (error == 0) return {};
     std::array<char, 512> text{};

@@ -65,7 +65,8 @@ void make_part(const std::filesystem::path& folder, uint32_t rank, store::Manife
   std::ofstream(folder / store::part_name(rank) / "manifest.json") << R"({"schema": "ckpt.image/3", "rank": )" << rank;
 }
 
-constexpr const char* kSteps[] = {"join", "connections", "ready", "frozen", "durable", "named"};
+constexpr const char* kSteps[] = {"join",     "connections", "ready",   "prepared", "frozen",
+                                  "captured", "running",     "durable", "named"};
 
 /// What a dump calls; it fails for a reason of its own just before `failing`.
 Result<void> dump_part(Together& together, const std::filesystem::path& folder, std::string_view failing) {
@@ -83,10 +84,13 @@ Result<void> dump_part(Together& together, const std::filesystem::path& folder, 
     return outside ? Result<void>() : Result<void>(outside.error());
   }));
   CKPT_TRY(step("ready", [&] { return together.ready(); }));
+  CKPT_TRY(step("prepared", [&] { return together.prepared(); }));
   CKPT_TRY(step("frozen", [&]() -> Result<void> {
     auto outside = together.frozen({});
     return outside ? Result<void>() : Result<void>(outside.error());
   }));
+  CKPT_TRY(step("captured", [&] { return together.captured(); }));
+  CKPT_TRY(step("running", [&] { return together.running(); }));
   CKPT_TRY(step("durable", [&] { return together.durable(); }));
   CKPT_TRY(step("named", [&]() -> Result<void> {
     make_part(folder, together.rank(), manifest);
