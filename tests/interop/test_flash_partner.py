@@ -180,6 +180,17 @@ def protected(base):
     return best
 
 
+def test_a_channel_is_not_used_again_once_copies_have_failed():
+    """What is left of them in it would be taken for another exchange's bytes."""
+    from ckpt_flash.partner import Partner
+    partner = Partner.__new__(Partner)
+    partner._channel, partner.broken = object(), ""
+    assert partner.channel is partner._channel
+    partner.broken = "the partner copies of step 3 are not complete: a rank is gone"
+    with pytest.raises(RuntimeError, match="copies of step 3"):
+        partner.channel
+
+
 def test_a_node_killed_at_any_moment_costs_no_protected_step(base):
     rounds = 100 if os.environ.get("CKPT_LONG") else 4
     seed = int(os.environ.get("CKPT_SEED", random.randrange(10**6)))

@@ -104,6 +104,9 @@ class Partner:
 
     @property
     def channel(self):
+        """For somebody else's exchange. In one that failed half-way there may be messages left, which the next would take for its own."""
+        if self.broken:
+            raise RuntimeError(f"the ranks' channel is not used any more: {self.broken}")
         return self._channel
 
     # --- after a save ---
