@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """torchrun on two or three nodes, network namespaces each, over gloo: dumped together in the middle, all of it ended, restored together. The
 losses of every step must be those of an uninterrupted run, to the bit. Variants "loss": of the packets between the nodes 1 % are lost, and
-each takes 20 ms. CKPT_ROUNDS: so many dumps (50 with CKPT_LONG=1)."""
+each takes 20 ms. Variant "2-kills": at a random moment of each dump, or of the restore after it, one of the ckpts or mpirun is killed; all go on, or
+all are in a whole image. CKPT_ROUNDS: so many dumps (50 with CKPT_LONG=1). CKPT_SEED: of the moments."""
+import collections
 import contextlib
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +20,9 @@ from torch_training import interop_python
 from torchrun import drive
 
 ROUNDS = int(os.environ.get("CKPT_ROUNDS", "50" if os.environ.get("CKPT_LONG") == "1" else "3"))
-VARIANTS = {"2": (2, 1500, None), "2-loss": (2, 300, (0.01, 0.02)), "3": (3, 1500, None), "3-loss": (3, 300, (0.01, 0.02))}
+VARIANTS = {"2": (2, 1500, None), "2-loss": (2, 300, (0.01, 0.02)), "3": (3, 1500, None), "3-loss": (3, 300, (0.01, 0.02)),
+            "2-kills": (2, 500 + 400 * ROUNDS, None)}
+SEED = int(os.environ.get("CKPT_SEED", str(int(time.time()))))
 
 
 class Training:
@@ -68,6 +74,85 @@ class Training:
         shutil.rmtree(image)
 
 
+def ckpts_at(image):
+    """Members, their couriers and what they have forked."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as stream:
+            words = stream.read().split(b"\0")
+            if words[0] == CKPT.encode() and image.encode() in words:
+                found.append(int(entry))
+    return found
+
+
+def strike(process, image, rng):
+    """Who was killed under way."""
+    wait_until(lambda: ckpts_at(image) or process.poll() is not None, "a member has begun")
+    time.sleep(rng.random())
+    who = rng.choice(["launcher", "ckpt"])
+    victims = [process.pid] if who == "launcher" else rng.sample(ckpts_at(image), 1) if ckpts_at(image) else []
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=120)
+    wait_until(lambda: not ckpts_at(image), "all ckpts have ended", 60)
+    return who if victims else "nobody"
+
+
+class Struck:
+    """A training, of whose dumps and restores something is killed."""
+
+    def __init__(self, training, nodes, rng):
+        self.training, self.nodes, self.rng = training, nodes, rng
+
+    def start(self, verb, image):
+        member = "-p " + one_of(self.training.pids) if verb == "dump" else "-d --join-ns net:/run/netns/" + one_of(self.nodes.names)
+        return start_together(CKPT, self.training.size, verb, "-f", image, member=member, start_new_session=True)
+
+    def end(self, trees):
+        for pid in trees:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.training.wait_ended(trees)
+
+    def dump(self, image):
+        trees = [pid for root in self.training.pids for pid in tree_of(root)]
+        who = strike(self.start("dump", image), image, self.rng)
+        if not os.path.exists(os.path.join(image, "job.json")):
+            return f"dump, {who}: no image"
+        self.end(trees)
+        finish(self.start("restore", image))
+        return f"dump, {who}: a whole image"
+
+    def restore(self, image):
+        trees = [pid for root in self.training.pids for pid in tree_of(root)]
+        finish(self.start("dump", image))
+        self.training.wait_ended(trees)
+        who = strike(self.start("restore", image), image, self.rng)
+        alive = [pid for pid in self.training.pids if exists_unreaped(pid)]
+        if len(alive) == len(self.training.pids):
+            return f"restore, {who}: all went on"
+        wait_until(lambda: not any([exists_unreaped(pid) for pid in trees]), f"none goes on: {alive} do")
+        finish(self.start("restore", image))
+        return f"restore, {who}: none went on"
+
+
+def survive(training, nodes, folder, steps):
+    """Rounds until they are over, or the training nearly is."""
+    struck, rng, seen = Struck(training, nodes, random.Random(SEED)), random.Random(SEED + 1), collections.Counter()
+    for turn in range(ROUNDS):
+        training.wait_steps(training.steps() + 5)
+        if training.steps() > steps - 100:
+            break
+        image = os.path.join(folder, f"image{turn}")
+        what = rng.choice([struck.dump, struck.restore])(image)
+        print(f"round {turn}, seed {SEED}, step {training.steps()}: {what}", flush=True)
+        seen[what] += 1
+        shutil.rmtree(image, ignore_errors=True)
+    print(f"seed {SEED}, {sum(seen.values())} rounds: {dict(sorted(seen.items()))}")
+    expect(sum(seen.values()) > 0, True, "something was killed")
+
+
 @contextlib.contextmanager
 def made(size, worse=None):
     nodes = Nodes(size, worse)
@@ -88,10 +173,13 @@ def test(run):
         expect([len(one) for one in wanted], [steps] * size, "the number of steps")
     with made(size, worse) as nodes:
         interrupted = Training(nodes, python, os.path.join(run.folder, "interrupted"), steps)
-        for turn in range(ROUNDS):
-            interrupted.wait_steps((turn + 1) * (steps - steps // 15) // ROUNDS - 5)
-            interrupted.checkpoint(nodes, os.path.join(run.folder, f"image{turn}"))
-        expect(interrupted.steps() < steps, True, "it was dumped in the middle of its work")
+        if run.variant == "2-kills":
+            survive(interrupted, nodes, run.folder, steps)
+        else:
+            for turn in range(ROUNDS):
+                interrupted.wait_steps((turn + 1) * (steps - steps // 15) // ROUNDS - 5)
+                interrupted.checkpoint(nodes, os.path.join(run.folder, f"image{turn}"))
+            expect(interrupted.steps() < steps, True, "it was dumped in the middle of its work")
         interrupted.wait_ended(interrupted.pids)
         expect(interrupted.losses(), wanted, "the losses")
 
