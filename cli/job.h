@@ -74,6 +74,8 @@ class CkptRun {
   std::optional<int> finished();
   /// SIGTERM: it lets its target go, and removes what it staged.
   void stop();
+  /// It has been killed, and may take long to end: nobody waits for it.
+  void abandon() { pid_ = -1; }
   /// Its document, after a run that succeeded; else empty.
   std::string document();
   /// What it failed with, in its own words and with its own code.

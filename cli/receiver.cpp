@@ -24,6 +24,13 @@ using migrate::Frame;
 using migrate::PermitWord;
 using migrate::Kind;
 
+namespace {
+
+/// As long as the source waits for the processes to be made.
+constexpr uint64_t kStallSilences = 10;
+
+}  // namespace
+
 Result<void> Receiver::take_image() {
   for (;;) {
     CKPT_TRY_ASSIGN(const Frame frame, link_.receive());
@@ -208,6 +215,27 @@ void Receiver::part() {
   if (desk_) desk_->give_up();
 }
 
+/// The restore gets on with nothing, in a file system that does not answer perhaps: what it has made never runs, unless
+/// it was let go at the last moment. True: it was.
+Result<bool> Receiver::give_up_on(CkptRun& restore) {
+  if (has_word_that_they_run()) return true;
+  const pid_t pid = restore.pid();
+  std::vector<pid_t> made;
+  for (const auto& process : processes_) made.push_back(process.pid);
+  migrate::kill_restore(pid, made);
+  restore.abandon();
+  const bool ended = migrate::end_all(processes_, namespaces_) == migrate::Verdict::kNot;
+  if (ended && migrate::conclude(hello_.id, migrate::Verdict::kNot)) {
+    return Error(Code::kBusy, fmt::format("process {}, ckpt restore", pid),
+                 fmt::format("has got on with nothing for {}, and is given up: files that it was putting back may be "
+                             "half written, and what it was at may still be written once its file system answers",
+                             human_us(kStallSilences * hello_.silence_us)))
+        .with_hint("a longer --timeout waits longer for it");
+  }
+  link_.close();  // no word is better than a wrong one
+  return fail(Code::kBug, "", "it is not known whether the processes run");
+}
+
 /// True once the processes run.
 Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   constexpr int kBeatMs = 500;
@@ -231,7 +259,11 @@ Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
   if (!heard) part();
   if (!going_ && made_at_us_ != 0 && monotonic_us() - made_at_us_ > kPatienceUs)
     return fail(Code::kBusy, link_.peer(), "does not say that the processes may run");
-  return restore.finished() ? look_back(restore) : Result<bool>(false);
+  if (restore.finished()) return look_back(restore);
+  if (!going_) return false;
+  if (!stall_) stall_.emplace(restore.pid(), kStallSilences * hello_.silence_us);
+  if (heard && fds[2].revents != 0) stall_->got_on();  // pages have come
+  return ready == 0 && stall_->stalled() ? give_up_on(restore) : Result<bool>(false);
 }
 
 /// True once the processes run.
@@ -268,12 +300,18 @@ Result<void> Receiver::hear_source() {
   return {};
 }
 
-/// The restore has ended without having said that they run.
-Result<bool> Receiver::look_back(CkptRun& restore) {
+/// That has not been heard yet.
+bool Receiver::has_word_that_they_run() {
   std::array<char, 64> word{};
   while (gate_ && ::recv(gate_.get(), word.data(), word.size(), MSG_DONTWAIT) > 0) {
     if (word[0] == static_cast<char>(PermitWord::kRuns)) return true;
   }
+  return false;
+}
+
+/// The restore has ended without having said that they run.
+Result<bool> Receiver::look_back(CkptRun& restore) {
+  if (has_word_that_they_run()) return true;
   Error error = restore.error();
   if (!going_) return error;
   const auto verdict = migrate::ask(hello_.id);

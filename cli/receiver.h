@@ -11,6 +11,7 @@
 #include "lib/migrate/claim.h"
 #include "lib/migrate/link.h"
 #include "lib/migrate/page_desk.h"
+#include "lib/migrate/stall.h"
 #include "lib/migrate/stage.h"
 #include "lib/migrate/words.h"
 
@@ -33,6 +34,8 @@ class Receiver {
   Result<bool> hear_gate();
   Result<void> hear_source();
   Result<bool> look_back(CkptRun& restore);
+  bool has_word_that_they_run();
+  Result<bool> give_up_on(CkptRun& restore);
   Result<void> finish(CkptRun& restore, SignalQueue& signals);
   Result<void> check_room() const;
   bool lazy() const { return hello_.wishes.lazy_silence_us != 0; }
@@ -58,6 +61,7 @@ class Receiver {
   uint64_t heard_us_ = 0;    ///< when the source last said something, or was owed no page
   int outside_ = 0;          ///< the first of the processes made, as it is seen here
   bool going_ = false;       ///< the restore may let them go
+  std::optional<migrate::StallWatch> stall_;  ///< of the restore, from then on
 };
 
 }  // namespace ckpt::cli

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 Result<std::unique_ptr<Source>> Source::open(const Remote& remote, Hello hello, uint64_t bytes_per_second,
                                              const Cancel& cancel) {
   CKPT_TRY_ASSIGN(hello.id, random_id());
+  hello.silence_us = remote.silence_us;
   CKPT_TRY_ASSIGN(Watchdog watchdog, Watchdog::start(remote, hello.id));
   CKPT_TRY_ASSIGN(auto connection, Connection::open(remote, {remote.silence_us, bytes_per_second}, &cancel));
   std::unique_ptr<Source> out(new Source(std::move(watchdog), std::move(connection), hello, cancel));

@@ -58,6 +58,7 @@ std::string to_json(const Hello& hello) {
     return dump(doc);
   }
   doc["memory"] = hello.memory;
+  doc["silence_us"] = hello.silence_us;
   doc["pids"] = hello.pids;
   doc["host"] = {{"name", hello.host.hostname},
                  {"kernel", hello.host.kernel},
@@ -85,7 +86,7 @@ Result<Hello> parse_hello(std::string_view text) {
                                              " of the stream, this one " + std::to_string(kVersion));
   }
   if (!take(doc, "id", out.id) || !is_id(out.id) || !take(doc, "ask", out.asks) || !take(doc, "memory", out.memory) ||
-      !take(doc, "pids", out.pids))
+      !take(doc, "pids", out.pids) || !take(doc, "silence_us", out.silence_us))
     return not_understood("the first frame");
   const Json empty = Json::object();
   const Json host = doc.contains("host") ? doc["host"] : empty;

@@ -27,6 +27,7 @@ struct Hello {
   std::string id;                ///< of the migration: 32 hex digits
   bool asks = false;             ///< only what became of it
   uint64_t memory = 0;           ///< bytes that the processes have, about
+  uint64_t silence_us = 30'000'000;  ///< as Link::Limits at the source
   store::HostFacts host;         ///< on which they have run
   std::vector<int> pids;
   RestoreWishes wishes;

@@ -200,6 +200,60 @@ def waits_for_contents():
             yield problem
 
 
+HOOK = """
+case $1 in
+make) rm files/content; touch made;;
+go) fsfreeze -f files; touch frozen;;
+esac
+"""
+
+
+@contextlib.contextmanager
+def file_system():
+    """One of its own, mounted in the folder "files", that can be made to hang. Nothing: not here."""
+    os.mkdir("files")
+    with open("disk", "wb") as disk:
+        disk.truncate(32 << 20)
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "check": False}
+    made = subprocess.run(["sh", "-c", "command -v fsfreeze && mkfs.ext4 -q disk && mount -o loop disk files"], **quiet)
+    try:
+        yield made.returncode == 0
+    finally:
+        if made.returncode == 0:
+            subprocess.run(["fsfreeze", "-u", "files"], **quiet)
+            wait_until(lambda: subprocess.run(["umount", "files"], **quiet).returncode == 0, "nobody is at the files any more")
+
+
+def gives_up_where_files_hang():
+    """The file system does not answer any more while content is put back: the source goes on, and what was made there never runs."""
+    with file_system() as there:
+        if not there:
+            print("gives_up_where_files_hang: no file system can be mounted and frozen here")
+            return
+        with open("files/content", "wb") as content:
+            content.write(random.randbytes(1 << 20))
+        with open("hook.sh", "w", encoding="ascii") as hook:
+            hook.write(HOOK)
+        with Peer(1) as peer:
+            begin = time.monotonic()
+            done = migrate(peer.pid, "--files", os.path.abspath("files/content"), timeout="1", ssh=f"{sys.executable} {HERE}/migrate_link.py hook:hook.sh")
+            took = time.monotonic() - begin
+            if done.returncode != 7 or "has got on with nothing" not in done.stderr or "half written" not in done.stderr or took < 10:
+                yield f"exit {done.returncode} after {took:.1f} s: {done.stderr}"
+            if not os.path.exists("frozen"):
+                yield "the file system was not frozen"
+            if peer.all() != [peer.pid]:
+                yield f"{[(pid, state_of(pid)) for pid in peer.all()]}"
+            if problem := peer.problem():
+                yield problem
+            subprocess.run(["fsfreeze", "-u", "files"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            time.sleep(0.5)
+            if peer.all() != [peer.pid]:
+                yield f"after it has answered: {[(pid, state_of(pid)) for pid in peer.all()]}"
+            if problem := peer.problem():
+                yield f"after it has answered: {problem}"
+
+
 LAZY_CASES = [
     # victim, side, frame, when, which of them, what is left: "here" or "there" and running, "stopped": here, and told of with exit code 10
     ("receiver", "to", "later", "after", 1, "here"), ("receivers", "to", "go", "before", 1, "here"), ("link", "to", "go", "before", 1, "here"),
@@ -396,4 +450,4 @@ if "CKPT_OWN_SHM" not in os.environ:  # what other tests leave in memory is none
     os.environ["CKPT_OWN_SHM"] = "1"
     os.execvp("unshare", ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh", sys.executable, *sys.argv])
 become_subreaper()
-main(moves, moves_by_words, moves_lazily, waits_for_contents, survives_lazily, loses_all, refuses, forged, unknown, survives, random_moments, leaves_nothing)
+main(moves, moves_by_words, moves_lazily, waits_for_contents, gives_up_where_files_hang, survives_lazily, loses_all, refuses, forged, unknown, survives, random_moments, leaves_nothing)

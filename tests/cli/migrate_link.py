@@ -5,6 +5,7 @@ usage: migrate_link.py WHAT HOST COMMAND... WHAT: "-", or VICTIM:SIDE:KIND:WHEN[
 receiver), "before" or "after" it is passed on (or "amid": half of it is), the victim gets a SIGKILL: "receiver" (its front), "receivers" (and
 the restore), "front", "worker" (of ckpt migrate), "link" (this), all of which end the stream, or "daemon" (of lazy pages, of what the
 file "count" in this folder is the count of). Only once for a folder: the file "hit" says so, with the pid of the receiver (its front).
+"hook:FILE": sh FILE KIND is run before each frame that tells the receiver to make or to let go the processes.
 """
 import os
 import signal
@@ -78,6 +79,9 @@ class Link:
     def __init__(self, what, command):
         self.plan = None if what == "-" or os.path.exists("hit") else what.split(":")
         self.seen = 0
+        self.hook = ["sh", what.partition(":")[2]] if what.startswith("hook:") else None
+        if self.hook:
+            self.plan = None
         self.receiver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
     def victims(self, name):
@@ -105,6 +109,8 @@ class Link:
                 _, kind, name, _, length, _, _ = HEADER.unpack(header)
                 frame = header + read_exactly(source, name + length)
                 when = None
+                if self.hook and side == "to" and KINDS[kind] in ("make", "go"):
+                    subprocess.run([*self.hook, KINDS[kind]], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
                 if self.plan and self.plan[1] == side and self.plan[2] == KINDS[kind]:
                     self.seen += 1
                     if self.seen == int((self.plan + ["1"])[4]):
