@@ -118,7 +118,7 @@ Result<void> inspect_job_as(Context& context, const InspectOptions& options) {
     return Error(Code::kUsage, options.path, "is the image of a job: no view is for that")
         .with_hint("its parts are images: " + (std::filesystem::path(options.path) / store::part_name(0)).string());
   }
-  return inspect_job(context, options.path, options.stats);
+  return inspect_job(context, options.path, options.stats, options.topology);
 }
 
 /// The table, the page or the JSON, with statistics where they are asked for.
@@ -139,8 +139,10 @@ Result<void> show_tensors(Context& context, View& view, const InspectOptions& op
 }
 
 Result<void> run_inspect(Context& context, InspectOptions options) {
-  if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
-  if (store::looks_like_job(options.path)) return inspect_job_as(context, options);
+  const bool is_image = store::ImageReader::looks_like_image(options.path);
+  if (!is_image && store::looks_like_job(options.path)) return inspect_job_as(context, options);
+  if (!options.topology.empty()) return fail(Code::kUsage, "--topology", "is for the image of a job");
+  if (is_image) return inspect_image_as(context, options);
   if (options.maps || options.descriptors || options.threads || options.graph)
     return fail(Code::kUsage, options.path, "is no process image: --maps, --fds, --threads and --graph are for those");
   CKPT_TRY(check_views(options));
@@ -187,6 +189,9 @@ Command::Run add_inspect(VerbOptions& app) {
   app.add_flag("--stats", options->stats,
                "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of "
                "saving saved, and how long each phase took. Of a job's: what its ranks have in common");
+  app.add_option("--topology", options->topology,
+                 "Of a job's image: what each rank is; with --stats those with the same of the model are compared")
+      .type_name("FILE");
   app.add_flag("--maps", options->maps, "Of a process image: the mappings of each process");
   app.add_flag("--fds", options->descriptors, "Of a process image: its descriptors");
   app.add_flag("--threads", options->threads, "Of a process image: its threads");

@@ -15,7 +15,9 @@
 #include "cli/restore_copies.h"
 #include "cli/save_cost.h"
 #include "cli/stats_text.h"
+#include "cli/topology_file.h"
 #include "cli/trace_flag.h"
+#include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
 #include "lib/base/unique_fd.h"
@@ -143,6 +145,9 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
                  "With --together: seconds a tree stands still for members that are not done (default 600; 0: any)")
       .in_range(0, 1'000'000)
       .type_name("SECONDS");
+  app.add_option("--topology", flags.topology,
+                 "With --together: what each rank is: RANK NODE [RACK] [dp=N] [tp=N] [pp=N]")
+      .type_name("FILE");
   app.add_flag("--safe-point", flags.options.safe_points.wait,
                "Wait, up to --timeout, until the processes come to ckpt_safe_point (libckpt-flash)");
   app.add_flag("--barrier", flags.options.safe_points.agreed,
@@ -356,6 +361,7 @@ Result<void> check_together(const DumpFlags& flags) {
 Result<void> dump_alone_or_together(DumpFlags& flags, Context& context, const std::string& verb,
                                     const std::function<Result<void>(const std::function<Result<void>()>&)>& where,
                                     const std::function<Result<void>()>& dump) {
+  if (!flags.together.together && !flags.topology.empty()) return fail(Code::kUsage, "--topology", "needs --together");
   if (!flags.together.together) return where(dump);
   CKPT_TRY(check_together(flags));
   CKPT_TRY_ASSIGN(const auto member, Membership::open(flags.together, context));
@@ -369,6 +375,11 @@ Result<void> dump_alone_or_together(DumpFlags& flags, Context& context, const st
     facts.verb = verb, facts.folder = folder, facts.freeze_timeout_us = flags.options.freeze_timeout_us;
     facts.hold_limit_us = uint64_t{flags.hold_limit_s} * 1'000'000;
     facts.ends_processes = flags.options.after != engine::DumpOptions::After::kLeaveRunning;
+    if (!flags.topology.empty()) {
+      CKPT_TRY_ASSIGN(const std::string text, read_topology_text(flags.topology));
+      CKPT_TRY_ASSIGN(facts.topology, parse_topology(text, flags.topology));
+      facts.topology_name = flags.topology, facts.topology_id = sha256_hex(as_bytes(text));
+    }
     CKPT_TRY(member->together().join(facts));
     return where([&] { return member->conclude(dump()); });
   });

@@ -33,6 +33,7 @@ struct DumpFlags {
   std::vector<std::string> external_mounts, files;
   std::string trace;  ///< a file; empty: none
   TogetherFlags together;
+  std::string topology;  ///< a file; empty: none
   GpuFlags gpu;
   std::string safe_point_signal;
   std::string hash = "xxh3";

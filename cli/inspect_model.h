@@ -19,6 +19,7 @@ struct InspectOptions {
   bool common = false, stats = false, tree = false, files = false, reverse = false;
   unsigned depth = 3;
   std::string diff, tolerance, shards, sort = "key", group_by, html;
+  std::string topology;  ///< of a job; empty: what it was told
   std::vector<std::string> columns;
   uint64_t max_memory = uint64_t{256} << 20;
   bool skip_unreadable = false;

@@ -1,13 +1,16 @@
 #include "cli/job_view.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/plural.h"
+#include "cli/topology_file.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
@@ -45,12 +48,87 @@ bool any_elsewhere(const std::vector<PartView>& parts) {
   return std::any_of(parts.begin(), parts.end(), [](const PartView& p) { return p.state == PartState::kElsewhere; });
 }
 
-std::vector<fs::path> whole_parts(const fs::path& folder, const std::vector<PartView>& parts) {
-  std::vector<fs::path> out;
-  for (uint32_t rank = 0; rank < parts.size(); ++rank) {
-    if (parts[rank].state == PartState::kWhole) out.push_back(folder / store::part_name(rank));
+/// What parts with replicas of one another's ranks have in common; of all parts where nobody tells which those are.
+struct CommonSet {
+  std::vector<uint32_t> parts;  ///< that are here
+  store::CommonMemory memory;
+};
+
+Result<std::vector<CommonSet>> common_sets(const fs::path& folder, const store::Job& job,
+                                           const std::vector<PartView>& parts, const Cancel& cancel) {
+  std::vector<std::vector<uint32_t>> sets = store::replica_parts(job.topology);
+  if (sets.empty()) {
+    sets.emplace_back();
+    for (uint32_t part = 0; part < parts.size(); ++part) sets[0].push_back(part);
+  }
+  std::vector<CommonSet> out;
+  for (const std::vector<uint32_t>& set : sets) {
+    CommonSet& one = out.emplace_back();
+    std::vector<fs::path> images;
+    for (const uint32_t part : set) {
+      if (parts[part].state != PartState::kWhole) continue;
+      one.parts.push_back(part), images.push_back(folder / store::part_name(part));
+    }
+    CKPT_TRY_ASSIGN(one.memory, store::common_memory(images, cancel));
   }
   return out;
+}
+
+store::CommonMemory sum_of(const std::vector<CommonSet>& sets) {
+  store::CommonMemory out;
+  for (const CommonSet& set : sets) {
+    out.parts += set.memory.parts, out.bytes += set.memory.bytes, out.common += set.memory.common;
+    out.estimated = out.estimated || set.memory.estimated;
+  }
+  return out;
+}
+
+Json memory_json(const store::CommonMemory& memory) {
+  return {{"parts", memory.parts},
+          {"bytes", memory.bytes},
+          {"common_bytes", memory.common},
+          {"estimated", memory.estimated}};
+}
+
+std::string memory_text(const store::CommonMemory& memory) {
+  return fmt::format("\nof {}{} that {} hold, {} are of an earlier rank, too\n", memory.estimated ? "about " : "",
+                     human_bytes(memory.bytes), counted(memory.parts, "part"), human_bytes(memory.common));
+}
+
+void show_sets(Context& context, const std::vector<CommonSet>& sets) {
+  std::vector<std::vector<std::string>> rows;
+  for (const CommonSet& set : sets)
+    rows.push_back({fmt::format("{}", fmt::join(set.parts, " ")), human_bytes(set.memory.bytes),
+                    human_bytes(set.memory.common)});
+  context.out.data("\n");
+  context.out.table({"REPLICAS", "MEMORY", "COMMON"}, rows, {1, 2});
+}
+
+void show_topology(Context& context, const std::vector<store::JobRank>& topology) {
+  std::vector<std::string> head = {"RANK", "PART", "NODE", "RACK"};
+  for (const auto& [name, value] : topology.at(0).place.groups) {
+    std::string& column = head.emplace_back(name);
+    std::transform(column.begin(), column.end(), column.begin(), [](unsigned char c) { return std::toupper(c); });
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (size_t rank = 0; rank < topology.size(); ++rank) {
+    const Place& place = topology[rank].place;
+    auto& row = rows.emplace_back(std::vector{std::to_string(rank), std::to_string(topology[rank].part), place.node,
+                                              place.rack.empty() ? "-" : place.rack});
+    for (const auto& [name, value] : place.groups) row.push_back(std::to_string(value));
+  }
+  context.out.data("\n");
+  context.out.table(head, rows, {0, 1});
+}
+
+Result<void> take_topology(store::Job& job, const std::string& path) {
+  CKPT_TRY_ASSIGN(const std::string text, read_topology_text(path));
+  CKPT_TRY_ASSIGN(std::vector<Place> places, parse_topology(text, path));
+  std::vector<std::vector<uint32_t>> ranks;
+  for (uint32_t part = 0; part < job.members.size(); ++part)
+    ranks.push_back(store::training_ranks(job.members[part], part));
+  CKPT_TRY_ASSIGN(job.topology, store::place_ranks(std::move(places), ranks, path));
+  return {};
 }
 
 Json parts_json(const store::Job& job, const std::vector<PartView>& parts) {
@@ -85,22 +163,24 @@ std::vector<PartView> look_at_parts(const fs::path& folder, const store::Job& jo
   return out;
 }
 
-Result<void> inspect_job(Context& context, const fs::path& folder, bool common) {
-  CKPT_TRY_ASSIGN(const store::Job job, store::read_job(folder));
+Result<void> inspect_job(Context& context, const fs::path& folder, bool common, const std::string& topology) {
+  CKPT_TRY_ASSIGN(store::Job job, store::read_job(folder));
+  if (!topology.empty()) CKPT_TRY(take_topology(job, topology));
   const std::vector<PartView> parts = look_at_parts(folder, job);
-  std::optional<store::CommonMemory> memory;
+  std::vector<CommonSet> sets;
   if (common) {
-    CKPT_TRY_ASSIGN(memory, store::common_memory(whole_parts(folder, parts), context.cancel));
+    CKPT_TRY_ASSIGN(sets, common_sets(folder, job, parts, context.cancel));
   }
+  const bool of_replicas = common && !store::replica_parts(job.topology).empty();
   if (context.out.json()) {
     Json doc = {{"schema", "ckpt.inspect/1"}, {"kind", "job"}, {"path", folder.string()}};
     doc["job"] = Json::parse(store::to_json(job));
     doc["parts"] = parts_json(job, parts);
-    if (memory) {
-      doc["memory"] = {{"parts", memory->parts},
-                       {"bytes", memory->bytes},
-                       {"common_bytes", memory->common},
-                       {"estimated", memory->estimated}};
+    if (common) doc["memory"] = memory_json(sum_of(sets));
+    for (size_t i = 0; of_replicas && i < sets.size(); ++i) {
+      Json set = {{"ranks", sets[i].parts}};
+      set.update(memory_json(sets[i].memory));
+      doc["memory"]["replicas"].push_back(std::move(set));
     }
     context.out.data(text_of(doc));
     return {};
@@ -117,11 +197,9 @@ Result<void> inspect_job(Context& context, const fs::path& folder, bool common) 
   }
   context.out.table({"RANK", "HOST", "PID", "SIZE", "FROZEN", "CONNECTIONS", "STATE", "COMMAND"}, rows,
                     {0, 2, 3, 4, 5});
-  if (memory) {
-    context.out.data(fmt::format("\nof {}{} that {} hold, {} are of an earlier rank, too\n",
-                                 memory->estimated ? "about " : "", human_bytes(memory->bytes),
-                                 counted(memory->parts, "part"), human_bytes(memory->common)));
-  }
+  if (!job.topology.empty()) show_topology(context, job.topology);
+  if (common) context.out.data(memory_text(sum_of(sets)));
+  if (of_replicas) show_sets(context, sets);
   if (any_elsewhere(parts)) context.out.info(elsewhere_text(job, parts));
   return {};
 }

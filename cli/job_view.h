@@ -20,8 +20,10 @@ struct PartView {
 /// By manifests alone.
 std::vector<PartView> look_at_parts(const std::filesystem::path& folder, const store::Job& job);
 
-/// `common`: also how much memory those parts that are here have in common.
-Result<void> inspect_job(Context& context, const std::filesystem::path& folder, bool common);
+/// `common`: also how much memory those parts that are here have in common. `topology`: a file, in the place of what
+/// the job was told; empty: none.
+Result<void> inspect_job(Context& context, const std::filesystem::path& folder, bool common,
+                         const std::string& topology);
 /// Every byte of the parts that are here, parents included: kCorrupt; kPartial: sound, but for those elsewhere.
 Result<void> verify_job(Context& context, const std::filesystem::path& folder);
 /// A job among folders that are to be removed: those of its parts that are here, in its place.

@@ -11,6 +11,7 @@
 #include "cli/model_view.h"
 #include "cli/plural.h"
 #include "cli/ranks.h"
+#include "cli/topology_file.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
@@ -18,8 +19,6 @@
 namespace ckpt::cli {
 
 namespace {
-
-constexpr uint64_t kMostTopology = 16 << 20;
 
 std::string ranks_text(const std::vector<uint32_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + fmt::format("{}", fmt::join(ranks, ", "));
@@ -60,9 +59,9 @@ Result<ParityJob> ParityJob::open(Context& context, const ParityFlags& flags) {
 
 namespace {
 
-Result<std::vector<parity::Place>> read_topology(const std::string& path, size_t ranks) {
-  CKPT_TRY_ASSIGN(const std::string text, io::read_file(path, kMostTopology));
-  CKPT_TRY_ASSIGN(auto places, parity::parse_topology(text, path));
+Result<std::vector<Place>> read_topology(const std::string& path, size_t ranks) {
+  CKPT_TRY_ASSIGN(const std::string text, read_topology_text(path));
+  CKPT_TRY_ASSIGN(auto places, parse_topology(text, path));
   if (places.size() != ranks)
     return fail(Code::kUsage, path, fmt::format("is of {}, and there are {}", counted(places.size(), "rank"), ranks));
   return places;
@@ -91,17 +90,17 @@ Result<void> ParityJob::check_launch() const {
 }
 
 /// Where this rank runs: what the topology says, else the variables of launchers, else the name of the host.
-Result<parity::Place> ParityJob::own_place(const ParityFlags& flags) const {
+Result<Place> ParityJob::own_place(const ParityFlags& flags) const {
   CKPT_TRY(check_launch());
   if (!flags.topology.empty()) {
     CKPT_TRY_ASSIGN(const auto places, read_topology(flags.topology, transport_->size()));
     return places[transport_->rank()];
   }
   if (const auto local = number_in("LOCAL_WORLD_SIZE"); local && *local != 0)
-    return parity::Place{fmt::format("node{}", transport_->rank() / *local), ""};
+    return Place{fmt::format("node{}", transport_->rank() / *local), ""};
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) return sys_error("gethostname", "the host has no name");
-  return parity::Place{host.data(), ""};
+  return Place{host.data(), ""};
 }
 
 /// All ranks know at once of what only one of them may have come upon; then all know where all run.
@@ -113,7 +112,7 @@ Result<void> ParityJob::place_ranks(const ParityFlags& flags) {
   for (size_t i = 0; i < nodes.size(); ++i) places_.push_back({std::move(nodes[i]), std::move(racks[i])});
   const uint32_t rank = transport_->rank();
   const auto before = std::count_if(places_.begin(), places_.begin() + rank,
-                                    [&](const parity::Place& other) { return other.node == places_[rank].node; });
+                                    [&](const Place& other) { return other.node == places_[rank].node; });
   std::string& folder = folders_.front();
   for (const auto& [name, value] :
        {std::pair("{rank}", fmt::format("{}", rank)), std::pair("{local_rank}", fmt::format("{}", before)),

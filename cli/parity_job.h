@@ -60,13 +60,13 @@ class ParityJob {
   Result<void> check_launch() const;
   Result<void> place_folders(const ParityFlags& flags);
   Result<void> place_ranks(const ParityFlags& flags);
-  Result<parity::Place> own_place(const ParityFlags& flags) const;
+  Result<Place> own_place(const ParityFlags& flags) const;
   Result<void> run_ranks(const std::function<Result<void>(parity::Rank&)>& work);
 
   Context& context_;
   std::unique_ptr<Transport> transport_;          ///< MPI; none: threads
   std::vector<std::string> folders_;              ///< of the ranks that this process is
-  std::vector<parity::Place> places_;
+  std::vector<Place> places_;
   Result<void> placed_;
   uint64_t memory_ = 0;
 };

@@ -57,6 +57,7 @@ _ckpt() {
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     pre-dump:--hold-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--safe-point-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-v|pre-dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-o|pre-dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -86,6 +87,7 @@ _ckpt() {
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     dump:--hold-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--safe-point-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-v|dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-o|dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -237,6 +239,7 @@ _ckpt() {
     persist:--socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     inspect:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--depth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--diff) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--tolerance) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -294,8 +297,8 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --validate-sample --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --validate-sample --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --topology --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --validate-sample --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --external-memory --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --files --action-script --status-fd --together --mpi --hold-limit --topology --safe-point --barrier --safe-point-signal --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --validate-sample --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --drop-labels --files-root --force --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --lazy --keep-image --files --tcp-established --tcp-close --ext-unix-sk --external-pipes --external-memory --dir --new-pidns --map-address --allow-changed --drop-labels --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -318,7 +321,7 @@ _ckpt() {
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
     agent) words='-h --help --to --every --keep-last --rate --buffers --agree --lost-after --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
     persist) words='-h --help --step --into --socket --no-wait -V --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --graph --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --topology --maps --fds --threads --graph --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --store --store-key --repair --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
     push) words='-h --help --store --store-key --name --force -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -33,7 +33,7 @@ class Dump {
   Result<DumpReport> take_image();
   Result<void> open_image();
   Result<void> refuse_outside(const std::vector<ConnectionEnd>& ends, const std::vector<size_t>& outside) const;
-  Result<void> look_at_connections();
+  Result<void> look_at_job();
   Result<void> meet_frozen();
   Result<void> pre_copy();
   Result<void> take_window(OwnedMemory::Copy copy);
@@ -72,6 +72,7 @@ Result<DumpReport> Dump::take_image() {
   CKPT_TRY(take_window(defers ? OwnedMemory::Copy::kDeferred : OwnedMemory::Copy::kNow));
   if (defers) CKPT_TRY(copy_devices_deferred());
   Finish finish(capture_, *window_);
+  if (together_ != nullptr) CKPT_TRY(together_->await_turn());
   CKPT_TRY(finish.copy_deferred());
   CKPT_TRY(finish.commit());
   return finish.end_tree();
@@ -85,7 +86,7 @@ Result<void> Dump::open_image() {
   CKPT_TRY(tracees.collect());
   CKPT_TRY(tracees.lock());
   CKPT_TRY(tracees.clear_leftovers());
-  if (together_ != nullptr) CKPT_TRY(look_at_connections());
+  if (together_ != nullptr) CKPT_TRY(look_at_job());
   CKPT_TRY(capture_.devices.prepare());
   CKPT_TRY(image.choose_parent(tracees));
   CKPT_TRY(image.open());
@@ -114,7 +115,10 @@ Result<void> Dump::refuse_outside(const std::vector<ConnectionEnd>& ends, const 
 }
 
 /// While nothing has been touched.
-Result<void> Dump::look_at_connections() {
+Result<void> Dump::look_at_job() {
+  std::vector<int> processes;
+  for (const capture::Member& member : capture_.tracees.members()) processes.push_back(member.entry.pid);
+  CKPT_TRY(together_->place(processes));
   const std::string network = own_network();
   std::vector<ConnectionEnd> ends;
   bool again = false;

@@ -100,7 +100,11 @@ Result<void> Together::join(const Facts& facts) {
   if (!restores) {
     CKPT_TRY_ASSIGN(id, random_id());
   }
-  const Json mine = {{"verb", facts.verb}, {"host", host.hostname}, {"id", id}, {"created", rfc3339_now()}};
+  const Json mine = {{"verb", facts.verb},
+                     {"host", host.hostname},
+                     {"id", id},
+                     {"created", rfc3339_now()},
+                     {"topology", facts.topology_id}};
   CKPT_TRY_ASSIGN(const auto answers,
                   exchange({"join", {}, mine.dump(-1, ' ', true, Json::error_handler_t::replace)}, {&cancel_}));
   std::vector<Json> all;
@@ -116,6 +120,8 @@ Result<void> Together::join(const Facts& facts) {
     };
     const std::string verb = all[rank].value("verb", ""), first = all.front().value("verb", "");
     if (verb != first) return refuse("--together", fmt::format("is {}, and {} on rank 0", verb, first));
+    if (all[rank].value("topology", "") != all.front().value("topology", ""))
+      return refuse("--topology", "is not given the file that rank 0 is given");
     if (restores && all[rank].value("id", "") != job_)
       return refuse(facts.folder.string(),
                     fmt::format("is of job {}, and on rank 0 of job {}", all[rank].value("id", ""), job_));
@@ -190,7 +196,19 @@ Result<void> Together::captured() {
   return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
 }
 
+/// All know the same of it.
+bool Together::takes_turns() const {
+  return std::find(first_.begin(), first_.end(), true) != first_.end() &&
+         std::find(first_.begin(), first_.end(), false) != first_.end();
+}
+
+Result<void> Together::first_durable() {
+  auto met = agree("first", {&cancel_, hold_limit_us()});
+  return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
+}
+
 Result<void> Together::durable() {
+  if (takes_turns() && !writes_later()) CKPT_TRY(first_durable());
   auto met = agree("durable", {&cancel_, hold_limit_us()});
   return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
 }
@@ -204,6 +222,28 @@ store::RankVariables variables_of(const std::string& pid) {
 }
 
 }  // namespace
+
+/// A file that does not go with the job is refused while nothing has been touched.
+Result<void> Together::place(const std::vector<int>& processes) {
+  if (facts_.topology.empty()) return {};
+  std::vector<store::RankVariables> variables;
+  for (const int pid : processes) variables.push_back(variables_of(std::to_string(pid)));
+  CKPT_TRY_ASSIGN(const auto answers, exchange({"place", {}, Json(store::training_ranks(variables, rank())).dump()},
+                                               {&cancel_}));
+  std::vector<std::vector<uint32_t>> ranks_of_parts;
+  for (const std::string& answer : answers) {
+    const Json ranks = Json::parse(answer, nullptr, false);
+    const auto is_rank = [](const Json& one) { return one.is_number_unsigned(); };
+    if (!ranks.is_array() || !std::all_of(ranks.begin(), ranks.end(), is_rank))
+      return end_with(Error(Code::kBug, "--together", "a member says what no member says"));
+    ranks_of_parts.push_back(ranks.get<std::vector<uint32_t>>());
+  }
+  auto placed = store::place_ranks(facts_.topology, ranks_of_parts, facts_.topology_name);
+  if (!placed) return end_with(std::move(placed).error());
+  ranks_ = std::move(*placed);
+  first_ = store::first_replicas(ranks_, circle_.size());
+  return {};
+}
 
 /// Of all members, the same for each.
 Result<store::Job> Together::collect_parts(const fs::path& dir, const store::Manifest& manifest) {
@@ -228,7 +268,7 @@ Result<store::Job> Together::collect_parts(const fs::path& dir, const store::Man
   store::Job alone{job_, created_, manifest.kind, {mine}};
   const auto answers = exchange({"named", {}, write_part(alone)}, {nullptr, hold_limit_us()});
   if (!answers) return too_late(answers.error());
-  store::Job out{job_, created_, manifest.kind, {}};
+  store::Job out{job_, created_, manifest.kind, {}, ranks_};
   for (const std::string& answer : *answers) {
     CKPT_TRY_ASSIGN(store::JobMember member, read_part(answer));
     out.members.push_back(std::move(member));

@@ -73,6 +73,9 @@ class Together {
     /// How long a tree stands still for the others, whose parts are not done; 0: no limit.
     uint64_t hold_limit_us = 0;
     bool ends_processes = false;  ///< the tree stands still up to the last agreement
+    /// A dump: who is what in the training, by its ranks; the name of its file, and what tells it from another one.
+    std::vector<Place> topology;
+    std::string topology_name, topology_id;
   };
   Together(Circle& circle, const Cancel& cancel) : circle_(circle), cancel_(cancel) {}
   Together(const Together&) = delete;
@@ -83,6 +86,8 @@ class Together {
   store::JobPart part() const { return {job_, rank(), circle_.size()}; }
 
   // A dump, in this order.
+  /// Which members have which ranks of the training, by the variables of their processes; nothing without a topology.
+  Result<void> place(const std::vector<int>& processes);
   /// While the trees run: of the connections that `look` sees those that no member has the other end of, by their place
   /// in what it returned last. One that is just being made has one end only: some looks have to agree.
   using Look = std::function<Result<std::vector<ConnectionEnd>>()>;
@@ -101,6 +106,8 @@ class Together {
   Result<void> captured();
   /// All trees that go on do so: what is left to do keeps no processor from a ckpt whose tree still stands.
   Result<void> running() { return agree("running", {&cancel_}); }
+  /// Returns at once where this part is the first of its replicas, else once all those are on their disks.
+  Result<void> await_turn() { return writes_later() ? first_durable() : Result<void>(); }
   /// All of each part is on its disk.
   Result<void> durable();
   /// Each part `dir` has its name: then the job gets its manifest. Where it does not get one the part is removed; kIo
@@ -135,6 +142,9 @@ class Together {
   Result<void> agree(const char* step, const Patience& patience);
   uint64_t hold_limit_us() const { return facts_.ends_processes ? facts_.hold_limit_us : 0; }
   Error too_late(Error error) const;
+  bool takes_turns() const;
+  bool writes_later() const { return !first_.empty() && !first_[rank()]; }
+  Result<void> first_durable();
   Result<void> exchange_ends(const char* step, const std::vector<ConnectionEnd>& ends, const Patience& patience);
   Result<store::Job> collect_parts(const std::filesystem::path& dir, const store::Manifest& manifest);
   Result<void> write_manifest(const store::Job& job, ProgressSink& notes);
@@ -145,6 +155,8 @@ class Together {
   std::string job_, created_;
   std::vector<std::string> hosts_;                ///< by rank, once they have met
   std::vector<std::vector<ConnectionEnd>> ends_;  ///< of all members, as of the last exchange
+  std::vector<store::JobRank> ranks_;             ///< of the training
+  std::vector<bool> first_;                       ///< by rank: store::first_replicas
   std::optional<Error> common_;                   ///< what ended it
 };
 

@@ -3,27 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <optional>
 
 namespace ckpt::parity {
 
 namespace {
 
-constexpr uint32_t kMostRanks = 1 << 20;
 constexpr size_t kMostSymbols = 256;  ///< members and parity of a set: GF(2^8) has no more
-
-std::vector<std::string_view> words_of(std::string_view line) {
-  line = line.substr(0, line.find('#'));
-  std::vector<std::string_view> out;
-  for (size_t at = 0; (at = line.find_first_not_of(" \t\r", at)) != std::string_view::npos;) {
-    const size_t end = std::min(line.find_first_of(" \t\r", at), line.size());
-    out.push_back(line.substr(at, end - at));
-    at = end;
-  }
-  return out;
-}
 
 /// The ranks of each group, in the order in which the groups appear.
 Result<std::vector<std::vector<uint32_t>>> groups_of(const std::vector<Place>& places, FailureGroup group) {
@@ -66,34 +52,6 @@ std::vector<std::vector<uint32_t>> whole_groups(const std::vector<std::vector<ui
 }
 
 }  // namespace
-
-Result<std::vector<Place>> parse_topology(std::string_view text, const std::string& name) {
-  std::map<uint32_t, Place> places;
-  size_t number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::vector<std::string_view> words = words_of(text.substr(at, end - at));
-    at = end + 1, ++number;
-    if (words.empty()) continue;
-    uint32_t rank = 0;
-    const auto [stop, error] = std::from_chars(words[0].data(), words[0].data() + words[0].size(), rank);
-    const std::string where = fmt::format("{}:{}", name, number);
-    if (words.size() > 3 || words.size() < 2 || error != std::errc() || stop != words[0].data() + words[0].size() ||
-        rank >= kMostRanks)
-      return fail(Code::kUsage, where, "is no line of RANK NODE [RACK]");
-    Place place{std::string(words[1]), words.size() == 3 ? std::string(words[2]) : ""};
-    if (!places.emplace(rank, std::move(place)).second)
-      return fail(Code::kUsage, where, fmt::format("rank {} has a line already", rank));
-  }
-  std::vector<Place> out;
-  for (auto& [rank, place] : places) {
-    if (rank != out.size()) break;
-    out.push_back(std::move(place));
-  }
-  if (out.size() != places.size() || out.empty())
-    return fail(Code::kUsage, name, fmt::format("says nothing of rank {}", out.size()));
-  return out;
-}
 
 Result<std::vector<std::vector<uint32_t>>> make_sets(const std::vector<Place>& places, const SetRules& rules) {
   CKPT_TRY_ASSIGN(const auto groups, groups_of(places, rules.group));

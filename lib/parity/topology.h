@@ -2,23 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
+#include "lib/base/topology.h"
 #include "lib/parity/code.h"
 
 namespace ckpt::parity {
-
-/// Where a rank runs. A rack that is not known is empty.
-struct Place {
-  std::string node, rack;
-  bool operator==(const Place&) const = default;
-};
-
-/// Lines of `RANK NODE [RACK]`, every rank from 0 on once, in any order; blank lines and what follows a # do not count.
-/// `name`: for messages.
-Result<std::vector<Place>> parse_topology(std::string_view text, const std::string& name);
 
 enum class FailureGroup { kNode, kRack };
 

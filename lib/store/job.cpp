@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/digest.h"
@@ -105,6 +106,33 @@ JobMember read_member(const Json& in) {
   return out;
 }
 
+Json rank_json(const JobRank& one, size_t rank) {
+  Json out = {{"rank", rank}, {"part", part_name(one.part)}, {"node", one.place.node}, {"rack", one.place.rack}};
+  out["groups"] = Json::object();
+  for (const auto& [name, value] : one.place.groups) out["groups"][name] = value;
+  return out;
+}
+
+JobRank read_rank(const Json& in) {
+  JobRank out;
+  const auto part = in.at("part").get<std::string>(), prefix = part_name(0).substr(0, part_name(0).size() - 1);
+  const auto end = part.data() + part.size();
+  const bool named = part.starts_with(prefix);
+  const auto [stop, error] = std::from_chars(part.data() + (named ? prefix.size() : 0), end, out.part);
+  if (!named || error != std::errc() || stop != end) out.part = kMaxRanks;  // which check_job refuses
+  out.place.node = in.at("node").get<std::string>(), out.place.rack = in.at("rack").get<std::string>();
+  for (const auto& [name, value] : in.at("groups").items()) out.place.groups[name] = value.get<uint32_t>();
+  return out;
+}
+
+Result<void> check_topology(const Json& in, const Job& job) {
+  for (size_t rank = 0; rank < job.topology.size(); ++rank) {
+    if (job.topology[rank].part >= job.members.size() || in.at("topology")[rank].at("rank").get<uint64_t>() != rank)
+      return fail(Code::kCorrupt, "", fmt::format("topology[{}]: is not that of rank {}", rank, rank));
+  }
+  return {};
+}
+
 Result<void> check_job(const Json& in, const Job& job) {
   if (!is_id(job.id)) return fail(Code::kCorrupt, "", "id: is not 32 hex digits");
   if (job.members.empty() || job.members.size() > kMaxRanks)
@@ -144,6 +172,9 @@ std::string to_json(const Job& job) {
   Json out = {{"schema", kJobSchema},        {"id", job.id},          {"created", job.created}, {"kind", job.kind},
               {"ranks", job.members.size()}, {"parts", Json::array()}};
   for (size_t rank = 0; rank < job.members.size(); ++rank) out["parts"].push_back(member_json(job.members[rank], rank));
+  if (!job.topology.empty()) out["topology"] = Json::array();
+  for (size_t rank = 0; rank < job.topology.size(); ++rank)
+    out["topology"].push_back(rank_json(job.topology[rank], rank));
   return lay_out_json(out.dump(-1, ' ', true, Json::error_handler_t::replace));
 }
 
@@ -160,7 +191,10 @@ Result<Job> parse_job(std::string_view text) {
     out.created = in.at("created").get<std::string>();
     out.kind = in.at("kind").get<std::string>();
     for (const Json& part : in.at("parts")) out.members.push_back(read_member(part));
+    if (in.contains("topology"))
+      for (const Json& rank : in.at("topology")) out.topology.push_back(read_rank(rank));
     CKPT_TRY(check_job(in, out));
+    CKPT_TRY(check_topology(in, out));
     return out;
   } catch (const Json::exception& e) {
     return fail(Code::kCorrupt, "", fmt::format("is no description of a job: {}", e.what()));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/base/topology.h"
 #include "lib/store/image.h"
 
 namespace ckpt::store {
@@ -43,13 +44,35 @@ struct JobMember {
   bool operator==(const JobMember&) const = default;
 };
 
+/// One rank of the training, of which a part may have several.
+struct JobRank {
+  uint32_t part = 0;  ///< whose processes it has
+  Place place;
+  bool operator==(const JobRank&) const = default;
+};
+
 struct Job {
   std::string id;  ///< 32 hex digits; each part names it, too
   std::string created;
   std::string kind;                ///< "pre-dump" or "dump"
   std::vector<JobMember> members;  ///< by rank
+  std::vector<JobRank> topology{}; ///< by rank of the training; empty: it was not told
   bool operator==(const Job&) const = default;
 };
+
+/// The ranks of the training that processes of a part have, by their variables: those that torchrun or Megatron go by,
+/// else those of the launchers; where nothing says so the part's own number. In order, each once.
+std::vector<uint32_t> training_ranks(const std::vector<RankVariables>& processes, uint32_t part);
+std::vector<uint32_t> training_ranks(const JobMember& member, uint32_t part);
+/// Which part has which rank. kUsage: the parts do not have just those ranks that `topology` tells of, each once;
+/// `name`: of its file.
+Result<std::vector<JobRank>> place_ranks(std::vector<Place> topology,
+                                         const std::vector<std::vector<uint32_t>>& ranks_of_parts,
+                                         const std::string& name);
+/// Parts that have ranks in common use: those with replicas of one another's. In order; empty without coordinates.
+std::vector<std::vector<uint32_t>> replica_parts(const std::vector<JobRank>& topology);
+/// By part: whether it is the first that has some of the model. All of them without coordinates.
+std::vector<bool> first_replicas(const std::vector<JobRank>& topology, size_t parts);
 
 /// "rank-3"
 std::string part_name(uint32_t rank);

@@ -212,6 +212,9 @@ def of_a_job():
         json.dump({"schema": "ckpt.job/1", "id": job["id"], "created": "2026-01-01T00:00:00Z", "kind": "dump", "ranks": 2,
                    "parts": [{"rank": i, "part": f"rank-{i}", "host": host, **part} for i, host in enumerate(hosts)]}, stream)
     yield from printed("inspect-job", "inspect", "job", "--stats")
+    with open("nodes", "w", encoding="ascii") as stream:
+        stream.write("0 a r dp=0 tp=0\n1 b dp=1 tp=0\n")
+    yield from printed("inspect-job", "inspect", "job", "--stats", "--topology", "nodes")
     yield from printed("verify-job", "verify", "job", code=3)
     yield from printed("list", "list", ".")
     os.unlink("job/rank-0/pagemap")

@@ -339,6 +339,11 @@ def replicas_are_stored_once():
     memory = json.loads(run("inspect", "saved/before", "--stats", "--json").stdout)["memory"]
     if memory["parts"] != 4 or memory["estimated"] or not 3 * 64 << 20 <= memory["common_bytes"] <= memory["bytes"] - ((64 + 4 * 2) << 20):
         yield f"{memory}"
+    with open("ranks", "w", encoding="ascii") as stream:
+        stream.write("".join(f"{rank} n{rank} dp={rank // 2} tp={rank % 2}\n" for rank in range(4)))
+    memory = json.loads(run("inspect", "saved/before", "--stats", "--json", "--topology", "ranks").stdout)["memory"]
+    if [one["ranks"] for one in memory["replicas"]] != [[0, 2], [1, 3]] or not 2 * 64 << 20 <= memory["common_bytes"] < 3 * 64 << 20:
+        yield f"of replicas alone: {memory}"
     pulled = run("pull", "now", "--store", "store", "--dir", "back", "--json")
     if pulled.returncode != 0 or not json.loads(pulled.stdout)["path"].endswith("/back/now") or content_of("back") != content_of("saved"):
         yield f"{pulled}: {sorted(content_of('back'))}, {sorted(content_of('saved'))}"
@@ -356,6 +361,65 @@ def replicas_are_stored_once():
     lacking = run("push", "back/now", "--store", "store", "--name", "lacking")
     if lacking.returncode != 4 or "rank-2" not in lacking.stderr or "all of its parts" not in lacking.stderr:
         yield f"{lacking}"
+
+
+TRAINER = """
+import os, sys, time
+memory = os.urandom(int(sys.argv[2]) << 20)
+open(sys.argv[1], "w").close()
+time.sleep(1000)
+"""
+
+
+@contextlib.contextmanager
+def trainers(*sizes):
+    """Processes with so many MiB, which say by RANK that they are the ranks from 0 on."""
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", TRAINER, f"there.{rank}", str(size)], env={**os.environ, "RANK": str(rank)}, **quiet)
+                 for rank, size in enumerate(sizes)]
+    try:
+        wait_until(lambda: all(os.path.exists(f"there.{rank}") for rank in range(len(sizes))), "the trainers are there")
+        yield processes
+        if any(process.poll() is not None for process in processes):
+            raise AssertionError("a process has ended")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def last_write(part):
+    return max(os.stat(path).st_mtime_ns for path in glob.glob(f"{part}/pages*"))
+
+
+def first_replicas_are_written_first():
+    """--topology: the part that has the first replica is on the disk before the other one, which is much smaller, is begun."""
+    with trainers(96, 1) as processes:
+        member = "-p " + one_of([process.pid for process in processes])
+        take = ["dump", "-R", "-f", "job", "--iterations", "0", "--no-compress", "--max-memory", "512M", "--topology"]
+        for text, words in (("0 a dp=0\n1 b dp=1\n2 b dp=2\n", "tells of rank 2, which no part has"), ("0 a dp=0\n1 b tp=1\n", "other coordinates"),
+                            ("0 a dp=0\n", "says nothing of rank 1, which rank-1 has")):
+            with open("nodes", "w", encoding="ascii") as stream:
+                stream.write(text)
+            _, err = finish(start_together(CKPT, 2, *take, "nodes", member=member), 2)
+            if words not in err or left_over("job"):
+                yield f"{text!r}: {err}"
+        with open("nodes", "w", encoding="ascii") as stream:
+            stream.write("0 node-a rack-1 dp=0 tp=0\n1 node-b rack-2 dp=1 tp=0\n")
+        finish(start_together(CKPT, 2, *take, "nodes", member=member), 0)
+    if last_write("job/rank-0") >= last_write("job/rank-1"):
+        yield "the second replica was written before the first one was whole"
+    with open("job/job.json", encoding="ascii") as stream:
+        topology = json.load(stream)["topology"]
+    wanted = {"rank": 1, "part": "rank-1", "node": "node-b", "rack": "rack-2", "groups": {"dp": 1, "tp": 0}}
+    if len(topology) != 2 or topology[1] != wanted:
+        yield f"{topology}"
+    shown = run("inspect", "job").stdout
+    if not all(word in shown for word in ("DP", "TP", "node-b", "rack-2")):
+        yield shown
+    alone = run("dump", "-p", str(os.getpid()), "-f", "alone", "--topology", "nodes")
+    if alone.returncode != 2 or "needs --together" not in alone.stderr:
+        yield f"{alone}"
 
 
 def a_damaged_parent_of_one_fails_all():
@@ -471,5 +535,5 @@ if LONG:
     chosen = [long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, long_random_losses, a_killed_member_leaves_all_going_on]
     main(*[check for check in chosen if OPTIONS.only in check.__name__])
 main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_member_that_hangs_holds_nobody_for_long,
-     a_killed_member_leaves_all_going_on, replicas_are_stored_once,
+     a_killed_member_leaves_all_going_on, replicas_are_stored_once, first_replicas_are_written_first,
      a_damaged_parent_of_one_fails_all)

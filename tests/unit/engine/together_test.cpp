@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <mutex>
 
@@ -244,4 +246,49 @@ TEST_CASE("together: words of strangers are refused, not believed") {
           ->error.code == Code::kBug);
   for (const char* bad : {"", "{}x", "[[]]", "[[1,2,3]]", R"([["a","b"]])", R"([["a","b","c","d","e","f"]])"})
     CHECK_MESSAGE(!read_ends(bad), bad);
+}
+
+TEST_CASE("together: the parts with first replicas are durable before another one is written") {
+  TempDir temp;
+  const Cancel cancel;
+  std::atomic<int> durable{0};
+  const auto done = run_locally(3, [&](Transport& transport) -> Result<void> {
+    LocalCircle circle(transport);
+    Together together(circle, cancel);
+    Together::Facts facts;
+    facts.verb = "dump", facts.folder = temp.path / "job";
+    facts.topology = {{"a", "", {{"dp", 1}}}, {"b", "", {{"dp", 0}}}, {"c", "", {{"dp", 2}}}};
+    CKPT_TRY(together.join(facts));
+    CKPT_TRY(together.place({}));
+    CKPT_TRY(together.await_turn());
+    const bool is_first = transport.rank() == 0;
+    if (is_first) ::usleep(50'000);
+    CHECK(durable.load() == (is_first ? 0 : 1));
+    if (is_first) ++durable;
+    return together.durable();
+  });
+  REQUIRE(done);
+  for (const Result<void>& one : *done) CHECK(one);
+}
+
+TEST_CASE("together: members with other topologies are refused, and one that is of another job") {
+  TempDir temp;
+  const Cancel cancel;
+  const std::vector<Place> two = {{"a", ""}, {"b", ""}}, three = {{"a", ""}, {"b", ""}, {"c", ""}};
+  for (const bool differ : {true, false}) {
+    const auto done = run_locally(2, [&](Transport& transport) -> Result<void> {
+      LocalCircle circle(transport);
+      Together together(circle, cancel);
+      Together::Facts facts;
+      facts.verb = "dump", facts.folder = temp.path / "job", facts.topology = differ ? two : three;
+      facts.topology_id = differ && transport.rank() == 1 ? "x" : "y";
+      CKPT_TRY(together.join(facts));
+      return together.place({});
+    });
+    REQUIRE(done);
+    for (const Result<void>& one : *done) {
+      REQUIRE(!one);
+      CHECK(one.error().code == Code::kUsage);
+    }
+  }
 }

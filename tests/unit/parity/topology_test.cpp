@@ -8,14 +8,6 @@
 using namespace ckpt;
 using namespace ckpt::parity;
 
-TEST_CASE("topology: lines of rank, node and rack") {
-  const auto places = parse_topology("# a cluster\n1 b r1\n\n0  a\tr0 # the first\n2 a r0", "file");
-  REQUIRE(places);
-  CHECK(*places == std::vector<Place>{{"a", "r0"}, {"b", "r1"}, {"a", "r0"}});
-  for (const char* wrong : {"", "0", "x a", "0 a b c", "0 a\n0 b", "1 a", "0 a\n2 b", "-1 a", "99999999 a", "0x0 a"})
-    CHECK_MESSAGE(!parse_topology(wrong, "file"), wrong);
-}
-
 TEST_CASE("topology: set l is local rank l of all nodes, where they are alike") {
   std::vector<Place> places;
   for (int rank = 0; rank < 12; ++rank) places.push_back({fmt::format("n{}", rank / 3), ""});

@@ -84,3 +84,60 @@ TEST_CASE("job: of an environment what says which rank it is") {
   CHECK(found == RankVariables{{"RANK", "3"}, {"SLURM_PROCID", ""}, {"WORLD_SIZE", "8"}});
   CHECK(rank_variables("").empty());
 }
+
+namespace {
+
+std::vector<Place> two_by_two() {
+  return {{"a", "r", {{"dp", 0}, {"tp", 0}}}, {"a", "r", {{"dp", 0}, {"tp", 1}}},
+          {"b", "", {{"dp", 1}, {"tp", 0}}}, {"b", "", {{"dp", 1}, {"tp", 1}}}};
+}
+
+}  // namespace
+
+TEST_CASE("job: ranks of the training, by the variables that say it most exactly") {
+  const RankVariables agent = {{"OMPI_COMM_WORLD_RANK", "1"}};
+  const RankVariables worker = {{"OMPI_COMM_WORLD_RANK", "1"}, {"RANK", "3"}};
+  CHECK(training_ranks({agent, worker, {{"RANK", "2"}}}, 7) == std::vector<uint32_t>{2, 3});
+  CHECK(training_ranks({{{"SLURM_PROCID", "4"}}, {{"SLURM_PROCID", "4"}}}, 7) == std::vector<uint32_t>{4});
+  CHECK(training_ranks({{{"RANK", "x"}}, {}}, 7) == std::vector<uint32_t>{7});
+}
+
+TEST_CASE("job: which part has which rank is written, and read again") {
+  const auto placed = place_ranks(two_by_two(), {{0, 1}, {2}, {3}}, "file");
+  REQUIRE(placed);
+  Job job = some_job();
+  job.topology = *placed;
+  const std::string text = to_json(job);
+  const auto again = parse_job(text);
+  REQUIRE(again);
+  CHECK(*again == job);
+  auto with = [&](const std::string& from, const std::string& to) {
+    std::string out = text;
+    const size_t at = out.find(from, out.find("\"topology\""));
+    REQUIRE(at != std::string::npos);
+    return parse_job(out.replace(at, from.size(), to));
+  };
+  CHECK(!with("\"rank-2\"", "\"rank-3\""));
+  CHECK(!with("\"rank-2\"", "\"rank-x\""));
+  CHECK(!with("\"rank-2\"", "\"x\""));
+  CHECK(!with("\"rank\": 0", "\"rank\": 1"));
+  CHECK(!with("\"dp\": 1", "\"dp\": \"1\""));
+}
+
+TEST_CASE("job: a topology of other ranks than the job's is refused by their numbers") {
+  CHECK(place_ranks(two_by_two(), {{0, 1}, {2}}, "file").error().message == "tells of rank 3, which no part has");
+  CHECK(place_ranks(two_by_two(), {{0, 1}, {2, 3, 4}}, "file").error().message ==
+        "says nothing of rank 4, which rank-1 has");
+  CHECK_FALSE(place_ranks(two_by_two(), {{0, 1}, {1, 2, 3}}, "file"));
+}
+
+TEST_CASE("job: parts that have replicas, and those that have the first of them") {
+  const auto apart = place_ranks(two_by_two(), {{0}, {1}, {2}, {3}}, "file");
+  CHECK(replica_parts(*apart) == std::vector<std::vector<uint32_t>>{{0, 2}, {1, 3}});
+  CHECK(first_replicas(*apart, 4) == std::vector<bool>{true, true, false, false});
+  const auto by_node = place_ranks(two_by_two(), {{0, 1}, {2, 3}}, "file");
+  CHECK(replica_parts(*by_node) == std::vector<std::vector<uint32_t>>{{0, 1}});
+  CHECK(first_replicas(*by_node, 2) == std::vector<bool>{true, false});
+  CHECK(first_replicas({}, 2) == std::vector<bool>{true, true});
+  CHECK(replica_parts({}).empty());
+}
