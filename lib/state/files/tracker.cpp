@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +18,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -38,36 +36,12 @@
 #include "lib/base/unique_fd.h"
 #include "lib/proc/background.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/files/tracker_channel.h"
 #include "lib/state/mounts/mountinfo.h"
 
 namespace ckpt::state {
 
 namespace {
-
-constexpr const char* kNothing = "ok", *kMissed = "missed";
-
-/// No other process will ever have it, whatever has become of this one.
-Result<std::string> name_of_process(int pid) {
-  CKPT_TRY_ASSIGN(const proc::Stat stat, proc::read_stat(pid));
-  return fmt::format("{}-{}", pid, stat.start_time);
-}
-
-constexpr const char* kSocketPrefix = "track-";
-
-/// Of the tracker of the processes below this one.
-Result<std::string> name_of_socket(int root) {
-  CKPT_TRY_ASSIGN(const std::string name, name_of_process(root));
-  return kSocketPrefix + name;
-}
-
-/// An address that leads through the descriptor of the folder: it is as long as it is anywhere.
-sockaddr_un address_of(int folder, const std::string& name) {
-  sockaddr_un out{};
-  out.sun_family = AF_UNIX;
-  const std::string path = fmt::format("/proc/self/fd/{}/{}", folder, name);
-  path.copy(out.sun_path, sizeof out.sun_path - 1);
-  return out;
-}
 
 /// Who has been forked by whom.
 Result<UniqueFd> open_forks() {
@@ -101,36 +75,6 @@ Result<void> refuse_namespaces() {
   return fail(Code::kUnsupported, "--track-fs", "works in the first pid and user namespace alone");
 }
 
-std::vector<std::string> sockets_in(int folder) {
-  std::error_code ec;
-  std::vector<std::string> out;
-  std::filesystem::directory_iterator it(fmt::format("/proc/self/fd/{}", folder), ec), end;
-  for (; !ec && it != end; it.increment(ec)) {
-    std::string name = it->path().filename().string();
-    if (name.starts_with(kSocketPrefix)) out.push_back(std::move(name));
-  }
-  return out;
-}
-
-/// Connected to the tracker. Negative: -errno; ECONNREFUSED where it was killed.
-UniqueFd connect_to(int folder, const std::string& name, int flags) {
-  UniqueFd out(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
-  const sockaddr_un address = address_of(folder, name);
-  if (out && ::connect(out.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return out;
-  return UniqueFd(-errno);
-}
-
-/// Sockets of trackers that were killed, and whose first process has ended: one that lives may have others left.
-void remove_old(int folder) {
-  for (const std::string& name : sockets_in(folder)) {
-    int pid = 0;
-    if (std::sscanf(name.c_str(), "track-%d-", &pid) != 1 || pid <= 0) continue;
-    const auto now = name_of_socket(pid);
-    if (now && *now == name) continue;
-    if (connect_to(folder, name, SOCK_NONBLOCK).get() == -ECONNREFUSED) ::unlinkat(folder, name.c_str(), 0);
-  }
-}
-
 /// Where nothing is written that lasts.
 bool is_kernels_own(const std::string& type) {
   static const std::set<std::string> kOwn = {"proc",    "sysfs",      "cgroup", "cgroup2",     "devpts",  "mqueue",
@@ -144,15 +88,6 @@ bool is_served(const std::string& type) { return type.starts_with("fuse") || typ
 /// As far as that is known without asking anybody.
 bool look_at(int folder, const char* path, int flags, struct statx& out) {
   return ::statx(folder, path, flags | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &out) == 0;
-}
-
-bool send_all(int socket, const std::string& text) {
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t sent = ::send(socket, text.data() + at, text.size() - at, MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    at += static_cast<size_t>(sent);
-  }
-  return true;
 }
 
 dev_t device_of(const struct statx& st) { return makedev(st.stx_dev_major, st.stx_dev_minor); }
@@ -214,9 +149,9 @@ Result<Tracker> Tracker::open(int root, std::vector<std::string>& unseen) {
   Tracker out;
   out.members_.insert(root);
   CKPT_TRY(refuse_namespaces());
-  CKPT_TRY_ASSIGN(out.name_, name_of_socket(root));
+  CKPT_TRY_ASSIGN(out.name_, name_of_tracker(root));
   CKPT_TRY_ASSIGN(out.folder_, open_common_run_folder());
-  remove_old(out.folder_.get());
+  remove_old_trackers(out.folder_.get());
   CKPT_TRY_ASSIGN(out.forks_, open_forks());
   constexpr unsigned kHow = FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS;
   out.writes_ = UniqueFd(::fanotify_init(kHow, O_RDONLY | O_LARGEFILE | O_CLOEXEC | O_NOATIME));
@@ -226,11 +161,7 @@ Result<Tracker> Tracker::open(int root, std::vector<std::string>& unseen) {
   if (proc::read_link(root, "ns/mnt").value_or("") != proc::read_link(::getpid(), "ns/mnt").value_or(""))
     CKPT_TRY(out.watch_mounts(std::to_string(root), unseen));
   out.looked_s_ = std::time(nullptr);
-  out.socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const sockaddr_un address = address_of(out.folder_.get(), out.name_);
-  if (!out.socket_ || ::bind(out.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(out.socket_.get(), 16) != 0)
-    return sys_error(out.name_, "cannot be listened at");
+  CKPT_TRY_ASSIGN(out.socket_, listen_as_tracker(out.folder_.get(), out.name_));
   return out;
 }
 
@@ -351,8 +282,6 @@ bool Tracker::has_one_of(const std::string& processes) const {
   return false;
 }
 
-/// "ok" or "missed", then "DEVICE INODE NAME" of each file, each with a zero byte; "ok" alone where none of the
-/// processes that it is asked about is one of its own.
 void Tracker::answer() {
   UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer) return;
@@ -364,13 +293,13 @@ void Tracker::answer() {
   if (!asked) return;
   hear_forks();
   if (!has_one_of(*asked)) {
-    (void)!::send(peer.get(), kNothing, std::strlen(kNothing) + 1, MSG_NOSIGNAL);
+    (void)!::send(peer.get(), kNothingMissed, std::strlen(kNothingMissed) + 1, MSG_NOSIGNAL);
     return;
   }
   watch_new_mounts(true);
   hear_writes();
   forget_deleted();
-  std::string text(missed_ ? kMissed : kNothing);
+  std::string text(missed_ ? kSomethingMissed : kNothingMissed);
   text += '\0';
   for (const auto& [inode, fd] : files_) {
     auto name = proc::read_link(::getpid(), fmt::format("fd/{}", fd.get()).c_str());
@@ -462,77 +391,6 @@ Result<void> start_tracker(int root, std::vector<std::string>& unseen) {
   std::istringstream lines(words);
   for (std::string line; std::getline(lines, line);) unseen.push_back(line);
   return {};
-}
-
-namespace {
-
-/// `is_theirs`: the tracker of one of the processes, or of one above them. Another one may have ended, and knew none.
-/// kBusy: another one says nothing.
-Result<std::string> ask_tracker(int folder, const std::string& name, const std::string& processes, bool is_theirs) {
-  constexpr uint64_t kMost = 256 << 20;
-  const UniqueFd socket = connect_to(folder, name, 0);
-  const int error = -socket.get();
-  if (!socket && (error == ENOENT || (error == ECONNREFUSED && !is_theirs))) return std::string();
-  if (!socket) return sys_error(error, "ckpt-track", "cannot be asked which files were written");
-  const timeval patience{is_theirs ? 10 : 1, 0};
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  std::string text;
-  if (send_all(socket.get(), processes) && ::shutdown(socket.get(), SHUT_WR) == 0) {
-    auto all = io::read_all(socket.get(), kMost, "ckpt-track");
-    if (!all && !is_theirs && all.error().sys_errno == ECONNRESET) return std::string();
-    if (!all && !is_theirs && all.error().sys_errno == EAGAIN) all.error().code = Code::kBusy;
-    CKPT_TRY_ASSIGN(text, std::move(all));
-  }
-  if (text.empty() && is_theirs) return fail(Code::kIo, "ckpt-track", "does not say which files were written");
-  return text;
-}
-
-/// The names that the sockets of trackers of these processes have, or of those above them.
-Result<std::set<std::string>> sockets_above(const std::vector<int>& pids) {
-  std::set<std::string> out;
-  for (const int pid : pids) {
-    for (int at = pid; at > 0;) {
-      const auto stat = proc::read_stat(at);
-      if (!stat && at == pid) return stat.error();
-      if (!stat || !out.insert(fmt::format("{}{}-{}", kSocketPrefix, at, stat->start_time)).second) break;
-      at = stat->parent;
-    }
-  }
-  return out;
-}
-
-}  // namespace
-
-Result<WrittenFiles> written_files(const std::vector<int>& pids) {
-  WrittenFiles out;
-  auto folder = open_common_run_folder();
-  if (!folder) return out;  // whoever tracks has one
-  CKPT_TRY_ASSIGN(const std::set<std::string> theirs, sockets_above(pids));
-  std::string processes;
-  for (const int pid : pids) {
-    CKPT_TRY_ASSIGN(const std::string name, name_of_process(pid));
-    processes += name + " ";
-  }
-  for (const std::string& socket : sockets_in(folder->get())) {
-    const auto text = ask_tracker(folder->get(), socket, processes, theirs.count(socket) != 0);
-    if (!text && text.error().code == Code::kBusy) out.silent.push_back(socket);
-    else if (!text) return text.error();
-    for (size_t at = 0; text && at < text->size();) {
-      const size_t end = std::min(text->find('\0', at), text->size());
-      const std::string entry = text->substr(at, end - at);
-      at = end + 1;
-      if (entry == kNothing) continue;
-      if (entry == kMissed)
-        return Error(Code::kIo, "ckpt-track", "has missed something: not all files that were written are known")
-            .with_hint("--files open, or --files PATH, do not ask it");
-      std::istringstream words(entry);
-      WrittenFile file;
-      if (!(words >> file.device >> file.inode) || words.get() != ' ' || !std::getline(words, file.path, '\0'))
-        return fail(Code::kIo, "ckpt-track", "says what is not understood");
-      out.files.push_back(std::move(file));
-    }
-  }
-  return out;
 }
 
 }  // namespace ckpt::state
