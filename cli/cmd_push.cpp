@@ -14,6 +14,7 @@
 #include "lib/repository/collect.h"
 #include "lib/repository/pull.h"
 #include "lib/repository/push.h"
+#include "lib/repository/source.h"
 #include "lib/store/image.h"
 #include "lib/store/job.h"
 
@@ -47,6 +48,15 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
   return false;
 }
 
+/// One that is not there is made once it is known that there is something to put into it.
+Result<std::unique_ptr<repository::Repository>> store_for(Context& context, const PushFlags& flags,
+                                                          const fs::path& path) {
+  auto there = open_store(context, flags.store, false);
+  if (there || there.error().code != Code::kNotFound) return there;
+  CKPT_TRY(repository::find_source(path, context.cancel));
+  return open_store(context, flags.store, true);
+}
+
 Result<void> run_push(Context& context, const PushFlags& flags) {
   repository::PushOptions options = flags.options;
   fs::path path = flags.path;
@@ -67,7 +77,7 @@ Result<void> run_push(Context& context, const PushFlags& flags) {
   CKPT_TRY(repository::check_name(options.name));
   if (lies_in(flags.store.place, path))
     return fail(Code::kUsage, flags.store.place, "lies in what is to be pushed, which would change while it is read");
-  CKPT_TRY_ASSIGN(const auto store, open_store(context, flags.store, true));
+  CKPT_TRY_ASSIGN(const auto store, store_for(context, flags, path));
   CKPT_TRY_ASSIGN(const repository::PushReport report, repository::push(*store, path, options, context.progress));
   if (context.out.json()) {
     JsonWriter json;

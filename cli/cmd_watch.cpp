@@ -16,6 +16,7 @@
 #include "lib/engine/check.h"
 #include "lib/engine/watched_process.h"
 #include "lib/schedule/plan.h"
+#include "lib/schedule/stretch_news.h"
 #include "lib/schedule/timer.h"
 
 namespace ckpt::cli {
@@ -158,7 +159,7 @@ class Watch : JobImages {
     const double least = std::ceil(static_cast<double>(cost_us) / *request_.limits.saving);
     const auto least_us = static_cast<uint64_t>(std::min(least, kMost));
     timer_.not_before(began_us + least_us);
-    if (least_us <= timer_.period_us() || std::exchange(stretched_, true)) return;
+    if (!stretch_.is_news(least_us <= timer_.period_us() ? 0 : least_us)) return;
     events_.tell("stretched",
                  fmt::format("images come less often than every {}, for --max-overhead {}: the last one has cost {}",
                              format_duration(timer_.period_us()), flags_.max_overhead, human_us(cost_us)),
@@ -272,7 +273,7 @@ class Watch : JobImages {
   std::vector<uint64_t> stalls_, durations_;
   uint64_t saved_ = 0;
   int stops_ = 0;
-  bool stretched_ = false;  ///< it was told that images come less often than asked for
+  schedule::StretchNews stretch_;  ///< of images that come less often than asked for
   pid_t running_ = 0;  ///< the ckpt at work
 };
 

@@ -133,6 +133,8 @@ Result<void> Together::join(const Facts& facts) {
   if (restores) return {};
   if (store::looks_like_job(facts.folder))
     return Error(Code::kUsage, facts.folder.string(), "holds the image of a job already");
+  if (std::error_code ec; fs::exists(facts.folder / store::kJobName, ec))
+    return Error(Code::kUsage, (facts.folder / store::kJobName).string(), "is there already, and not of ckpt");
   const fs::path part = facts.folder / store::part_name(rank());
   if (!store::ImageReader::looks_like_image(part)) return {};
   return Error(Code::kUsage, part.string(), "is there: a killed run has left it, or it is of a job described elsewhere")

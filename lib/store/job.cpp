@@ -9,6 +9,7 @@
 #include <cctype>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "lib/base/digest.h"
 #include "lib/base/hex.h"
@@ -26,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kJobSchema = "ckpt.job/1";
+constexpr const char *kJobSchema = "ckpt.job/1", *kAnyJobSchema = "\"ckpt.job/", *kPartPrefix = "rank-";
 constexpr uint64_t kMaxJobText = uint64_t{32} << 20;
 constexpr uint64_t kMaxPartManifest = uint64_t{256} << 20;
 constexpr size_t kJobDepth = 6;
@@ -166,7 +167,7 @@ RankVariables rank_variables(std::string_view environment) {
   return out;
 }
 
-std::string part_name(uint32_t rank) { return fmt::format("rank-{}", rank); }
+std::string part_name(uint32_t rank) { return kPartPrefix + std::to_string(rank); }
 
 std::string to_json(const Job& job) {
   Json out = {{"schema", kJobSchema},        {"id", job.id},          {"created", job.created}, {"kind", job.kind},
@@ -201,14 +202,44 @@ Result<Job> parse_job(std::string_view text) {
   }
 }
 
+namespace {
+
+bool has_part(const fs::path& folder) {
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    const bool is_named_so = it->path().filename().string().starts_with(kPartPrefix);
+    if (is_named_so && ImageReader::looks_like_image(it->path())) return true;
+  }
+  return false;
+}
+
+/// The first member of what `to_json` writes.
+bool says_that_it_is_one(const fs::path& file) {
+  constexpr uint64_t kBegin = 256;
+  const auto fd = io::open_file(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!fd) return false;
+  const auto st = io::stat_fd(fd->get(), file.string());
+  if (!st) return false;
+  std::string begin(std::min(kBegin, static_cast<uint64_t>(st->st_size)), '\0');
+  const MutableByteSpan bytes = std::as_writable_bytes(std::span(begin));
+  return io::pread_exact(fd->get(), bytes, 0, file.string()) && begin.find(kAnyJobSchema) != std::string::npos;
+}
+
+}  // namespace
+
+/// Folders of models may have a file of this name, too: of one that is damaged the parts beside it tell.
 bool looks_like_job(const fs::path& folder) {
   struct stat st {};
-  return ::lstat((folder / kJobName).c_str(), &st) == 0 && S_ISREG(st.st_mode);
+  const fs::path file = folder / kJobName;
+  if (::lstat(file.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return false;
+  return says_that_it_is_one(file) || has_part(folder);
 }
 
 Result<Job> read_job(const fs::path& folder) {
   const fs::path path = folder / kJobName;
-  if (!looks_like_job(folder)) return fail(Code::kNotFound, path.string(), "is not there: no whole image of a job");
+  struct stat st {};
+  if (::lstat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode))
+    return fail(Code::kNotFound, path.string(), "is not there: no whole image of a job");
   CKPT_TRY_ASSIGN(const UniqueFd fd, io::open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
   CKPT_TRY_ASSIGN(const std::string text, io::read_all(fd.get(), kMaxJobText, path.string()));
   auto job = parse_job(text);
@@ -218,7 +249,8 @@ Result<Job> read_job(const fs::path& folder) {
 
 Result<void> write_job(const fs::path& folder, const Job& job) {
   const fs::path path = folder / kJobName;
-  if (looks_like_job(folder)) return fail(Code::kUsage, path.string(), "is there already");
+  struct stat st {};
+  if (::lstat(path.c_str(), &st) == 0) return fail(Code::kUsage, path.string(), "is there already");
   return io::replace_file(path, to_json(job));
 }
 

@@ -132,6 +132,29 @@ def wrong_usage():
     yield from problems(["list", "--store", "keyed"], 5, err="is a store with a key")
 
 
+def what_cannot_be_pushed_makes_no_store():
+    shutil.copytree(os.path.dirname(sorted(glob.glob(f"{IMAGES}/**/manifest.sha256", recursive=True))[0]), "damaged", symlinks=True)
+    with open("damaged/manifest.json", "r+b") as out:
+        out.seek(200)
+        out.write(b"~")
+    yield from problems(["push", "damaged", "--store", "s"], 1, err="does not match its digest")
+    if os.path.exists("s"):
+        yield "a push of a damaged image made a store"
+
+
+def a_model_may_have_a_job_json():
+    checkpoint("c", 1)
+    os.remove("c/common.safetensors")
+    with open("c/job.json", "w", encoding="ascii") as out:
+        json.dump({"queue": "long"}, out)
+    yield from problems(["inspect", "c"], 0, out="safetensors")
+    yield from problems(["verify", "c"], 0, err="is sound|safetensors")
+    yield from problems(["push", "c", "--store", "s"], 0, err="^pushed c: ")
+    yield from problems(["pull", "c", "--store", "s", "--dir", "back"], 0, err="^pulled ")
+    if state("c") != state("back"):
+        yield "c: is not what it was"
+
+
 def damage_is_named():
     checkpoint("c", 1)
     checkpoint("d", 2)
@@ -213,4 +236,5 @@ def a_full_disk_leaves_it_sound():
 
 
 if __name__ == "__main__":
-    main(checkpoints_come_back, images_come_back, wrong_usage, damage_is_named, kills_leave_it_sound, a_full_disk_leaves_it_sound)
+    main(checkpoints_come_back, images_come_back, wrong_usage, what_cannot_be_pushed_makes_no_store,
+         a_model_may_have_a_job_json, damage_is_named, kills_leave_it_sound, a_full_disk_leaves_it_sound)

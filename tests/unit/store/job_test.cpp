@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "lib/store/image_files.h"
 #include "tests/support/temp_dir.h"
 
 using namespace ckpt;
@@ -52,6 +53,25 @@ TEST_CASE("job: a link is not followed") {
   REQUIRE(::symlink("../job.json", (temp.path / "other" / "job.json").c_str()) == 0);
   CHECK(!looks_like_job(temp.path / "other"));
   CHECK(!read_job(temp.path / "other"));
+}
+
+TEST_CASE("job: a file of another program that has its name is none, and is not written over") {
+  TempDir temp;
+  const std::filesystem::path file = temp.path / "job.json";
+  std::ofstream(file) << "{\"queue\": \"long\"}";
+  CHECK(!looks_like_job(temp.path));
+  CHECK(write_job(temp.path, some_job()).error().code == Code::kUsage);
+}
+
+TEST_CASE("job: one that is whose begin is damaged is known by its parts") {
+  TempDir temp;
+  REQUIRE(write_job(temp.path, some_job()));
+  std::ofstream(temp.path / "job.json") << "damaged";
+  CHECK(!looks_like_job(temp.path));
+  std::filesystem::create_directory(temp.path / "rank-1");
+  std::ofstream(temp.path / "rank-1" / kManifestName) << "{\"format\": \"ckpt.image/3\"";
+  CHECK(looks_like_job(temp.path));
+  CHECK(read_job(temp.path).error().code == Code::kCorrupt);
 }
 
 TEST_CASE("job: cut anywhere, or with a lie in it, it is refused") {
