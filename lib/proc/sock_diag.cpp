@@ -151,12 +151,31 @@ PacketSocketInfo parse_packet_socket(ByteSpan message) {
 
 }  // namespace
 
+namespace {
+
+unix_diag_req unix_request() {
+  unix_diag_req out{};
+  out.sdiag_family = AF_UNIX, out.udiag_states = ~0u;
+  out.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN | UDIAG_SHOW_VFS;
+  return out;
+}
+
+}  // namespace
+
+Result<UnixSocketInfo> read_unix_socket(uint64_t inode) {
+  constexpr uint32_t kAnyCookie = ~0u;
+  unix_diag_req request = unix_request();
+  request.udiag_ino = static_cast<uint32_t>(inode);
+  request.udiag_cookie[0] = request.udiag_cookie[1] = kAnyCookie;
+  UnixSocketInfo out;
+  CKPT_TRY(list_sockets(request, [&](ByteSpan message) { out = parse_unix_socket(message); }, 0));
+  if (out.inode != inode) return fail(Code::kNotFound, "", "there is no such unix socket here");
+  return out;
+}
+
 Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets() {
-  unix_diag_req request{};
-  request.sdiag_family = AF_UNIX, request.udiag_states = ~0u;
-  request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN | UDIAG_SHOW_VFS;
   std::map<uint64_t, UnixSocketInfo> out;
-  CKPT_TRY(list_sockets(request, [&](ByteSpan message) {
+  CKPT_TRY(list_sockets(unix_request(), [&](ByteSpan message) {
     UnixSocketInfo socket = parse_unix_socket(message);
     if (socket.inode != 0) out[socket.inode] = std::move(socket);
   }));

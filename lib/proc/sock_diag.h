@@ -28,6 +28,10 @@ struct UnixSocketInfo {
 /// kUnsupported: the kernel has no unix_diag.
 Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets();
 
+/// One of them, by its inode: a list lacks what the kernel has passed over because others came and went meanwhile.
+/// An error: there is none, or no unix_diag.
+Result<UnixSocketInfo> read_unix_socket(uint64_t inode);
+
 /// Of the UDP sockets of this network namespace, by inode: 1: receiving has ended, 2: sending. kUnsupported: no
 /// udp_diag.
 Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <unordered_map>
 
 #include "lib/proc/kernel_memory.h"
 
@@ -248,14 +249,6 @@ void append(std::vector<SocketOptionKind>& out, const Table& table) {
   out.insert(out.end(), table.begin(), table.end());
 }
 
-template <class Table>
-const SocketOptionKind* find_in(const Table& table, std::string_view name) {
-  for (const SocketOptionKind& kind : table) {
-    if (name == kind.name) return &kind;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 std::vector<SocketOptionKind> socket_options(int family, int type, int protocol) {
@@ -276,18 +269,17 @@ std::vector<SocketOptionKind> socket_options(int family, int type, int protocol)
 }
 
 const SocketOptionKind* find_socket_option(std::string_view name) {
-  const SocketOptionKind* out = find_in(kSocket, name);
-  if (out == nullptr) out = find_in(kIp, name);
-  if (out == nullptr) out = find_in(kIpPackets, name);
-  if (out == nullptr) out = find_in(kIp6, name);
-  if (out == nullptr) out = find_in(kIp6Packets, name);
-  if (out == nullptr) out = find_in(kTcp, name);
-  if (out == nullptr) out = find_in(kUdp, name);
-  if (out == nullptr) out = find_in(kUdpLite, name);
-  if (out == nullptr) out = find_in(kRaw, name);
-  if (out == nullptr) out = find_in(kNetlink, name);
-  if (out == nullptr) out = find_in(kPacket, name);
-  return out;
+  static const std::unordered_map<std::string_view, const SocketOptionKind*> kinds = [] {
+    std::unordered_map<std::string_view, const SocketOptionKind*> out;
+    const auto add = [&](const auto& table) {
+      for (const SocketOptionKind& kind : table) out.emplace(kind.name, &kind);  // the first of a name counts
+    };
+    add(kSocket), add(kIp), add(kIpPackets), add(kIp6), add(kIp6Packets), add(kTcp), add(kUdp), add(kUdpLite);
+    add(kRaw), add(kNetlink), add(kPacket);
+    return out;
+  }();
+  const auto found = kinds.find(name);
+  return found != kinds.end() ? found->second : nullptr;
 }
 
 namespace {

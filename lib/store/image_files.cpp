@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
 
 #include "lib/base/io.h"
 
@@ -29,6 +32,31 @@ Error at(Error error, const fs::path& path) {
   return error;
 }
 
+/// The manifest that was looked at last, for whoever reads the same text next: a verb looks at it before it opens the
+/// image, and parsing that of thousands of descriptors takes milliseconds.
+class LookedAt {
+ public:
+  void keep(std::string sha256, const Manifest& manifest) {
+    std::lock_guard lock(mutex_);
+    sha256_ = std::move(sha256), manifest_ = std::make_unique<Manifest>(manifest);
+  }
+  /// Null: it is another one.
+  std::unique_ptr<Manifest> take(const std::string& sha256) {
+    std::lock_guard lock(mutex_);
+    return manifest_ && sha256 == sha256_ ? std::move(manifest_) : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string sha256_;  ///< of the text
+  std::unique_ptr<Manifest> manifest_;
+};
+
+LookedAt& looked_at() {
+  static LookedAt last;
+  return last;
+}
+
 Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, std::string& sha256) {
   auto fd = io::open_regular(dir_fd, kManifestName);
   if (!fd && fd.error().code == Code::kNotFound)
@@ -48,6 +76,7 @@ Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, 
     return fail(Code::kCorrupt, (dir / kManifestName).string(), "does not match its digest in manifest.sha256");
   }
   sha256 = line.substr(0, line.find(' '));
+  if (const std::unique_ptr<Manifest> known = looked_at().take(sha256)) return std::move(*known);
   auto manifest = parse_manifest(text);
   if (!manifest) return at(std::move(manifest).error(), dir / kManifestName);
   return manifest;
@@ -216,7 +245,9 @@ Result<void> read_checked(const LoadedImage& image, const std::string& file, Mut
 Result<Manifest> read_manifest(const fs::path& dir) {
   CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(dir));
   std::string sha256;
-  return read_manifest_at(dir_fd.get(), dir, Trust::kAnybody, sha256);
+  CKPT_TRY_ASSIGN(Manifest manifest, read_manifest_at(dir_fd.get(), dir, Trust::kAnybody, sha256));
+  looked_at().keep(std::move(sha256), manifest);
+  return manifest;
 }
 
 }  // namespace ckpt::store

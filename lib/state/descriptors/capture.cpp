@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <list>
 #include <map>
 #include <set>
@@ -42,6 +43,26 @@ long compare(const Place& a, const Place& b) { return ::syscall(SYS_kcmp, a.pid,
 /// own.
 std::string group_of(const Place& place) {
   return place.info.eventfd_id < 0 ? place.link : place.link + std::to_string(place.info.eventfd_id);
+}
+
+/// Into the first one. With a pool, what comes before the middle of the first half and what does not are merged side by
+/// side; `less(i)` is for one thread.
+template <class Less>
+Result<void> merge_halves(WorkerPool* pool, std::array<std::list<size_t>, 2>& halves, Less less) {
+  auto& [first, second] = halves;
+  if (pool == nullptr) return first.merge(second, less(0)), Result<void>();
+  const auto middle = std::next(first.begin(), static_cast<ptrdiff_t>(first.size() / 2));
+  const auto there = std::lower_bound(second.begin(), second.end(), *middle, less(0));
+  std::array<std::list<size_t>, 2> before;
+  before[0].splice(before[0].end(), first, first.begin(), middle);
+  before[1].splice(before[1].end(), second, second.begin(), there);
+  CKPT_TRY(side_by_side(pool, 2, [&](size_t i) {
+    if (i == 0) before[0].merge(before[1], less(i));
+    else first.merge(second, less(i));
+    return Result<void>();
+  }));
+  first.splice(first.begin(), before[0]);
+  return {};
 }
 
 }  // namespace
@@ -141,7 +162,7 @@ Result<std::vector<bool>> DescriptorInventory::sort_by_kernel(std::vector<size_t
   std::array<std::list<size_t>, 2> halves{{{group.begin(), middle}, {middle, group.end()}}};
   WorkerPool* const pool = group.size() >= kWorthAThread ? context_.walk.pool : nullptr;
   CKPT_TRY(side_by_side(pool, halves.size(), [&](size_t i) { return halves[i].sort(less(i)), Result<void>(); }));
-  halves[0].merge(halves[1], less(0));
+  CKPT_TRY(merge_halves(pool, halves, less));
   group.assign(halves[0].begin(), halves[0].end());
   // Neighbours have been compared with each other when the merges brought them together.
   for (size_t i = 1; i < group.size(); ++i) {

@@ -84,6 +84,10 @@ Result<void> UnixLinks::run() {
     if (all_.sockets[i].family == AF_UNIX) by_inode_[all_.sockets[i].inode] = i;
   }
   for (const auto& [inode, index] : by_inode_) {
+    if (all_.unix_.count(inode) != 0) continue;
+    if (auto found = proc::read_unix_socket(inode)) all_.unix_.emplace(inode, std::move(*found));
+  }
+  for (const auto& [inode, index] : by_inode_) {
     auto info = all_.unix_.find(inode);
     if (info != all_.unix_.end()) waiting_.insert(info->second.pending.begin(), info->second.pending.end());
   }

@@ -40,12 +40,11 @@ Result<void> set_buffer(int fd, int option, int size) {
 
 Result<void> set_option(int fd, const store::SocketOption& option, const proc::SocketOptionKind& kind,
                         const std::string& subject) {
-  std::vector<uint8_t> now(256);
+  std::array<uint8_t, 256> now;
   auto size = static_cast<socklen_t>(now.size());
-  if (::getsockopt(fd, kind.level, kind.option, now.data(), &size) == 0) {
-    now.resize(size);
-    if (now == option.value) return {};
-  }
+  if (::getsockopt(fd, kind.level, kind.option, now.data(), &size) == 0 &&
+      std::equal(option.value.begin(), option.value.end(), now.begin(), now.begin() + size))
+    return {};
   bool is_buffer = kind.level == SOL_SOCKET && (kind.option == SO_SNDBUF || kind.option == SO_RCVBUF);
   if (is_buffer && option.value.size() == sizeof(int)) {
     int value;

@@ -3,6 +3,7 @@
 // listening socket is a stand-in that lives only here: the one of the tree comes later, with its own backlog.
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "lib/state/sockets/restore_internal.h"
@@ -12,10 +13,83 @@ namespace ckpt::restore {
 using store::Socket;
 using store::SocketState;
 
+namespace {
+
+/// Connections of one kind that one process made by socketpair.
+struct Pairs {
+  const store::SocketCredentials* maker = nullptr;
+  int type = 0;
+  std::vector<size_t> firsts;  ///< of both ends the one with the lower index
+};
+
+constexpr size_t kMostPairs = SharedValues::kValues / 2;
+
+/// By who made them, no more than one call of a child can tell.
+void add_to(std::vector<Pairs>& all, const Socket& record, size_t index) {
+  auto known = std::find_if(all.begin(), all.end(), [&](const Pairs& one) {
+    return one.type == record.type && *one.maker == record.peer_credentials && one.firsts.size() < kMostPairs;
+  });
+  if (known == all.end()) known = all.insert(all.end(), Pairs{&record.peer_credentials, record.type, {}});
+  known->firsts.push_back(index);
+}
+
+/// Their ends, two for each. All of them in one child: with ckpt's own memory to copy a child takes longer than the
+/// calls of hundreds.
+Result<std::vector<UniqueFd>> make_pairs(const Pairs& pairs, CallResult& result) {
+  CKPT_TRY_ASSIGN(SharedValues ends, SharedValues::create());
+  int* out = ends.values();
+  const size_t count = pairs.firsts.size();
+  std::fill_n(out, 2 * count, -1);
+  CKPT_TRY_ASSIGN(result, run_as(*pairs.maker, [&] {
+                    for (size_t i = 0; i < count; ++i) {
+                      if (::socketpair(AF_UNIX, pairs.type | SOCK_CLOEXEC, 0, out + 2 * i) != 0) return -errno;
+                    }
+                    return 0;
+                  }));
+  std::vector<UniqueFd> fds;
+  for (size_t i = 0; i < 2 * count; ++i) fds.emplace_back(out[i]);
+  if (result.value < 0) return sys_error(-result.value, "", "cannot be made with its peer");
+  return fds;
+}
+
+/// Connections between ends without a name.
+std::vector<Pairs> find_pairs(const std::vector<Socket>& records) {
+  std::vector<Pairs> out;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const Socket& record = records[i];
+    const bool connected =
+        record.family == AF_UNIX && record.type != SOCK_DGRAM && record.state == SocketState::kConnected;
+    if (!connected || static_cast<size_t>(record.peer) <= i || !record.name.empty()) continue;
+    if (records[static_cast<size_t>(record.peer)].name.empty()) add_to(out, record, i);
+  }
+  return out;
+}
+
+void make_all_pairs(SocketWork& work) {
+  for (const Pairs& pairs : find_pairs(work.records)) {
+    CallResult result;
+    auto made = make_pairs(pairs, result);
+    for (size_t i = 0; i < pairs.firsts.size(); ++i) {
+      const size_t first = pairs.firsts[i];
+      const Socket& record = work.records[first];
+      if (!made) {
+        work.fail(first, made.error());
+        continue;
+      }
+      work.fds[first] = std::move((*made)[2 * i]);
+      work.fds[static_cast<size_t>(record.peer)] = std::move((*made)[2 * i + 1]);
+      work.note_number(record, result, record.peer_credentials.pid);
+    }
+  }
+}
+
+}  // namespace
+
 void UnixBuilder::make_connections() {
+  make_all_pairs(work_);
   for (size_t i = 0; i < work_.records.size(); ++i) {
     const Socket& record = work_.records[i];
-    if (!is_unix(i) || record.type == SOCK_DGRAM) continue;
+    if (!is_unix(i) || record.type == SOCK_DGRAM || work_.fds[i] || work_.failed.count(i) != 0) continue;
     if (record.state == SocketState::kConnected && static_cast<size_t>(record.peer) > i) {
       work_.check(i, make_connection(i, static_cast<size_t>(record.peer)));
     } else if (record.state == SocketState::kPeerGone) {
@@ -39,7 +113,6 @@ bool UnixBuilder::is_accepted_side(const Socket& socket, const Socket& other) co
 
 Result<void> UnixBuilder::make_connection(size_t a, size_t b) {
   const Socket &one = work_.records[a], &other = work_.records[b];
-  if (one.name.empty() && other.name.empty()) return make_pair(one, work_.fds[a], work_.fds[b]);
   bool second = is_accepted_side(other, one);
   size_t client = second ? a : b, accepted = second ? b : a;
   named_.insert(accepted);
