@@ -124,12 +124,11 @@ Result<void> FreezeWindow::describe(size_t index) {
   CKPT_TRY_ASSIGN(proc::ParasiteArea area, proc::ParasiteArea::map(tracee.pid, tracee.pid, *tracee.gadgets));
   const proc::ParasiteArea& room = areas_.emplace(tracee.pid, std::move(area)).first->second;
   image.gpu_thread = capture_.devices.driver().restore_thread(tracee.pid);
-  bool untold = false;
+  std::vector<std::string> notes;
   CKPT_TRY(capture::describe_inside(tree_->process(tracee.pid), room, collected_, tree, index,
-                                    states_[tracee.pid].xstates, &*outsiders_, &untold));
-  if (untold)
-    context_.progress.note("process " + std::to_string(tracee.pid) +
-                           ": whether it is in a Landlock domain, which would be lost, cannot be told");
+                                    states_[tracee.pid].xstates, &*outsiders_, &notes));
+  for (const std::string& note : notes)
+    context_.progress.note("process " + std::to_string(tracee.pid) + ": " + note);
   return {};
 }
 

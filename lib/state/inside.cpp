@@ -10,6 +10,7 @@
 #include "lib/proc/seccomp.h"
 #include "lib/state/attributes/capture.h"
 #include "lib/state/io_uring/capture.h"
+#include "lib/state/keyrings/capture.h"
 #include "lib/state/labels/capture.h"
 #include "lib/state/mappings/locks.h"
 #include "lib/state/memory_policies/capture.h"
@@ -37,10 +38,10 @@ int signal_for_batch(const std::vector<proc::Status>& threads) {
   return proc::CallBatch::choose_signal(threads[0].caught, threads[0].ignored, pending);
 }
 
-/// `untold`: set where nothing tells. What the kernel's memory says goes before what threads were answered.
+/// Noted where nothing tells. What the kernel's memory says goes before what threads were answered.
 Result<void> refuse_domains(const store::ProcessImage& image, const std::vector<proc::Status>& statuses,
                             const std::vector<proc::BatchedThread>& threads,
-                            const std::vector<LandlockQuestion>& asked, bool* untold) {
+                            const std::vector<LandlockQuestion>& asked, std::vector<std::string>* notes) {
   bool free = true;
   for (size_t i = 0; i < threads.size(); ++i) free = free && asked[i].is_free(threads[i].calls);
   if (free) return {};
@@ -51,7 +52,7 @@ Result<void> refuse_domains(const store::ProcessImage& image, const std::vector<
     const bool forbids_more = statuses[i].seccomp != 0 || !image.threads[i].labels.empty() || !own || !own->empty();
     if (asked[i].is_bound(threads[i].calls, forbids_more)) return in_landlock_domain(image.pid);
   }
-  if (untold != nullptr) *untold = true;
+  if (notes != nullptr) notes->emplace_back("whether it is in a Landlock domain, which would be lost, cannot be told");
   return {};
 }
 
@@ -59,7 +60,7 @@ Result<void> refuse_domains(const store::ProcessImage& image, const std::vector<
 
 Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::ParasiteArea& area, const Inventory& found,
                              store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates,
-                             const Outsiders* outsiders, bool* untold) {
+                             const Outsiders* outsiders, std::vector<std::string>* notes) {
   store::ProcessImage& image = tree.processes[index];
   const std::vector<proc::Status>& statuses = found.statuses[index];
   image.stopped = frozen.stopped_by() != 0;
@@ -69,6 +70,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   std::vector<ThreadQuestions> asked;
   std::vector<UringQuestions> asked_rings;
   std::vector<LandlockQuestion> asked_domains;
+  std::vector<KeyQuestions> asked_keys;
   const int table = image.descriptors_of < 0 ? static_cast<int>(index) : image.descriptors_of;
   const std::vector<RingPlace> rings = rings_of(tree, table);
   for (size_t i = 0; i < threads.size(); ++i) {
@@ -76,6 +78,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
     asked.emplace_back(threads[i].calls);
     asked_rings.emplace_back(threads[i].calls, rings);
     asked_domains.emplace_back(threads[i].calls, outsiders, image, image.threads[i]);
+    asked_keys.emplace_back(threads[i].calls);
   }
   proc::CallList& calls = threads[0].calls;
   const ActionQuestions actions(calls, statuses[0]);
@@ -83,17 +86,20 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const AttributeQuestions attributes(calls);
   const ChildQuestions children(calls, tree, image.pid);
   const FutureLockQuestion locks(calls, area);
+  const SessionKeyQuestions session_keys(calls);
   proc::CallBatch batch(area, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
-  CKPT_TRY(refuse_domains(image, statuses, threads, asked_domains, untold));
+  CKPT_TRY(refuse_domains(image, statuses, threads, asked_domains, notes));
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
     CKPT_TRY(asked_rings[i].take(threads[i].calls, threads[i].tid, tree));
+    CKPT_TRY(asked_keys[i].refuse_keys(threads[i].calls, threads[i].tid));
   }
   CKPT_TRY_ASSIGN(image.actions, actions.take(calls));
   CKPT_TRY_ASSIGN(image.interval_timers, timers.take(calls));
   CKPT_TRY(attributes.take(calls, image));
   children.take(calls, tree);
+  if (notes != nullptr) session_keys.take(calls, *notes);
   if (image.memory_of < 0) CKPT_TRY(locks.take(calls, image));
   CKPT_TRY_ASSIGN(image.posix_timers, ask_posix_timers(batch, threads[0], image.pid));
   if (image.memory_of < 0 && found.placed[index]) {

@@ -65,6 +65,23 @@ bool has_labels(const Manifest& manifest) {
   });
 }
 
+/// Of another thread than the first, which is not the process's.
+bool has_personalities(const Manifest& manifest) {
+  const auto& processes = manifest.tree.processes;
+  return std::any_of(processes.begin(), processes.end(), [](const ProcessImage& p) {
+    return std::any_of(p.threads.begin(), p.threads.end(), [&](const Thread& t) {
+      return t.tid != p.pid && t.personality >= 0 && static_cast<uint64_t>(t.personality) != p.personality;
+    });
+  });
+}
+
+bool has_attributes(const Manifest& manifest) {
+  const auto has = [](const auto& one) { return !one.attributes.empty(); };
+  const TreeImage& tree = manifest.tree;
+  return std::any_of(tree.files.begin(), tree.files.end(), has) ||
+         std::any_of(tree.shared_memory.begin(), tree.shared_memory.end(), has);
+}
+
 template <class Test>
 bool any_process(const Manifest& manifest, Test test) {
   return std::any_of(manifest.tree.processes.begin(), manifest.tree.processes.end(), test);
@@ -100,6 +117,8 @@ constexpr Feature kFeatures[] = {
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},
     {"user-namespace", [](const Manifest& m) { return m.tree.namespaces.has("user"); }},
     {"security-labels", has_labels},
+    {"personalities", has_personalities},
+    {"extended-attributes", has_attributes},
     {"tcp-unread", [](const Manifest& m) { return any_socket(m, has_unread_end); }},
     {"tcp-connecting",
      [](const Manifest& m) {

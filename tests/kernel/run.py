@@ -326,7 +326,7 @@ BLOCKED = {  # what to hold: a word that the message must have
     "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
     "fanotify_unread": "has not read yet", "lease_broken": "holds a lease that somebody waits for",
-    "unaccepted": "not been accepted yet", "reuseport": "SO_ATTACH_REUSEPORT", "zero_copy": "MSG_ZEROCOPY",
+    "pressure": "PSI", "notify": "F_NOTIFY", "capable_file": "security.capability", "unaccepted": "not been accepted yet", "reuseport": "SO_ATTACH_REUSEPORT", "zero_copy": "MSG_ZEROCOPY",
     "error_queue": "MSG_ERRQUEUE", "error": "has not been told yet", "stamp_numbers": "SOF_TIMESTAMPING_OPT_ID", "core_cookie": "PR_SCHED_CORE",
     "pid_namespace": "for its children", "time_namespace": "for its children", "thread_namespace": "another one than its process's",
 }
@@ -377,6 +377,7 @@ REFUSED = {  # as BLOCKED, but seen only while the process stands still, or in t
     "dispatch": "PR_SET_SYSCALL_USER_DISPATCH", "segments": "modify_ldt", "clock": "PR_SET_TSC", "cpuid": "ARCH_SET_CPUID", "mdwe": "PR_SET_MDWE",
     "timer": "which has ended", "folder": "a working folder, root folder and umask of its own", "table": "a descriptor table of its own",
     "landlock": "Landlock", "landlock_thread": "Landlock", "landlock_user": "Landlock", "ports": "ioperm",
+    "process_key": "its process's keyring", "thread_key": "its own keyring",
 }
 
 
@@ -634,6 +635,17 @@ def special_roots_keyring(place):
     done.expect(0)
     target.adopt()
     target.check(0)
+
+
+def special_session_keys(place):
+    """A dump says that the keys of another session than ckpt's do not go along, and is silent where there are none."""
+    said = "its session's keyring has a key of its own"
+    for thing, has_key in (("session_key", True), ("nothing", False)):
+        target = Target("blocked", place.folder(thing), thing)
+        err = ckpt("dump", "-R", "-p", target.pid, "-f", image(target, "image")).expect(0).err
+        if (said in err) != has_key:
+            raise Failure(f"{thing}: {err}")
+        target.check(0)
 
 
 def see_outsider(user, seen):

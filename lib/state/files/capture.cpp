@@ -1,8 +1,10 @@
 #include "lib/state/files/capture.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 #include <charconv>
 #include <cstring>
@@ -14,7 +16,36 @@ namespace ckpt::capture {
 using store::Descriptor;
 using store::DescriptorKind;
 
+namespace {
+
+/// What an open file of these may be told to watch for (PSI): writing to it is how, and nothing tells.
+bool may_watch_pressure(const Place& place) {
+  if ((place.info.flags & O_ACCMODE) == O_RDONLY) return false;
+  if (place.link.starts_with("/proc/pressure/")) return true;
+  struct statfs fs{};
+  return place.link.ends_with(".pressure") && ::statfs(place.access().c_str(), &fs) == 0 &&
+         static_cast<unsigned long>(fs.f_type) == CGROUP2_SUPER_MAGIC;
+}
+
+/// F_NOTIFY makes the process the owner of the folder's descriptor, and nothing else has use for one.
+Result<bool> has_owner_of_folder(const Place& place) {
+  CKPT_TRY_ASSIGN(const UniqueFd theirs, DescriptorContext::duplicate(place));
+  f_owner_ex owner{};
+  return ::fcntl(theirs.get(), F_GETOWN_EX, &owner) == 0 && owner.pid != 0;
+}
+
+}  // namespace
+
 Result<bool> take_file(DescriptorContext& context, const Place& place, const struct stat& st, Descriptor& d) {
+  if (may_watch_pressure(place))
+    return context.block(place, "a file of pressure stall information (PSI) open for writing, which is not supported"),
+           false;
+  if (S_ISDIR(st.st_mode) && (place.info.flags & O_PATH) == 0) {
+    CKPT_TRY_ASSIGN(const bool told, has_owner_of_folder(place));
+    if (told)
+      return context.block(place, "a folder with an owner to be told of changes (F_NOTIFY), which is not supported"),
+             false;
+  }
   auto file = context.walk.files.add(place.link, st, place.access());
   if (!file && !answers_no(file.error().code)) return std::move(file).error();
   if (!file) {

@@ -13,7 +13,9 @@
 #include <filesystem>
 
 #include "lib/base/io.h"
+#include "lib/state/files/extended_attributes.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/files/write_hint.h"
 
 namespace ckpt::restore {
 
@@ -249,7 +251,8 @@ Result<void> set_attributes(int fd, const FileIdentity& file) {
   if (::fchmod(fd, file.mode & 07777) != 0) return sys_error(file.path, "cannot be given its mode");
   if (S_ISREG(file.mode) && ::ftruncate(fd, static_cast<off_t>(file.size)) != 0)
     return sys_error(file.path, "cannot be given its size");
-  return {};
+  CKPT_TRY(state::set_write_hint(fd, file.write_hint, file.path));
+  return state::set_extended_attributes(fd, file.attributes, file.path);
 }
 
 }  // namespace

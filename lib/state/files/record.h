@@ -3,10 +3,25 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/state/mappings/record.h"
 
 namespace ckpt::store {
+
+inline constexpr size_t kMostAttributeBytes = 64 << 10;  ///< the kernel's own limit
+
+struct ExtendedAttribute {
+  std::string name;
+  std::vector<uint8_t> value;
+  bool operator==(const ExtendedAttribute&) const = default;
+};
+
+template <class A>
+void describe(A& a, typename A::template Of<ExtendedAttribute> e) {
+  a.text("name", e.name);
+  a.octets("value", e.value, 0, kMostAttributeBytes);
+}
 
 /// A file that the process maps, executes, or has open, with what tells whether it is still the same.
 struct FileIdentity {
@@ -23,6 +38,8 @@ struct FileIdentity {
   uint32_t uid = 0, gid = 0;
   std::string other_name;    ///< deleted under `path` only: a name that is left, which has the bytes
   int mounts = -1;           ///< index into Namespaces::further: where `path` leads to it; -1: for the first process
+  uint64_t write_hint = 0;   ///< deleted: F_SET_RW_HINT
+  std::vector<ExtendedAttribute> attributes;  ///< deleted
   bool operator==(const FileIdentity&) const = default;
 };
 
@@ -41,6 +58,8 @@ void describe(A& a, typename A::template Of<FileIdentity> f) {
   a.number("gid", f.gid);
   a.text("other_name", f.other_name);
   a.optional().number("mounts", f.mounts, -1);
+  a.optional().number("write_hint", f.write_hint, 0, 5);
+  a.optional().list("attributes", f.attributes);
 }
 
 }  // namespace ckpt::store

@@ -13,9 +13,11 @@
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/state/files/extended_attributes.h"
 #include "lib/state/files/file_state.h"
 #include "lib/state/files/plain_devices.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/files/write_hint.h"
 #include "lib/state/inventory.h"
 #include "lib/state/namespaces/further.h"
 
@@ -65,6 +67,19 @@ bool is_on_kernels_own(const std::string& access) {
                                                  CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC,
                                                  SECURITYFS_MAGIC,    BPF_FS_MAGIC};
   return std::find(kOwn.begin(), kOwn.end(), static_cast<unsigned long>(fs.f_type)) != kOwn.end();
+}
+
+}  // namespace
+
+namespace {
+
+/// None of one that a name is left of: that has them.
+Result<std::vector<store::ExtendedAttribute>> attributes_of_deleted(const std::string& path, const std::string& access,
+                                                                    const std::string& other_name) {
+  if (!other_name.empty()) return std::vector<store::ExtendedAttribute>();
+  auto found = state::read_extended_attributes(access);
+  if (found || found.error().code != Code::kUnsupported) return found;
+  return fail(Code::kMismatch, path, "was deleted while in use, and " + found.error().message);
 }
 
 }  // namespace
@@ -119,6 +134,7 @@ Result<int> FileTable::add_deleted(const std::string& path, const struct stat& s
   }
   auto [known, is_new] = ghosts_.emplace(st.st_dev, st.st_ino);
   const uint64_t size = static_cast<uint64_t>(st.st_blocks) * 512;  // without its holes
+  CKPT_TRY_ASSIGN(std::vector<store::ExtendedAttribute> attributes, attributes_of_deleted(path, access, other_name));
   if (is_new && S_ISREG(st.st_mode) && other_name.empty() && size > ghost_limit_) {
     ghosts_.erase(known);
     return fail(Code::kMismatch, path,
@@ -129,11 +145,13 @@ Result<int> FileTable::add_deleted(const std::string& path, const struct stat& s
   file.path = path.substr(0, path.size() - kDeleted.size());
   file.deleted = true;
   file.other_name = other_name;
+  file.attributes = std::move(attributes);
   if (!other_name.empty()) return index;
   if (!is_new) return index;  // the first has the bytes
   if (!S_ISREG(st.st_mode)) return index;
   // A description of our own: the target's offset stays where it is, and a file open for writing can be read.
   CKPT_TRY_ASSIGN(out_.ghosts[static_cast<size_t>(index)].fd, io::open_file(access, O_RDONLY | O_NOATIME));
+  file.write_hint = state::write_hint_of(out_.ghosts[static_cast<size_t>(index)].fd.get());
   return index;
 }
 

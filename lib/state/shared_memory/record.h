@@ -4,7 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "lib/state/files/record.h"
 #include "lib/state/mappings/record.h"
 
 namespace ckpt::store {
@@ -25,6 +27,8 @@ struct SharedMemory {
   int key = 0, id = -1;    ///< kSystemV
   int space = -1;
   uint64_t huge_page = 0;  ///< bytes of a page of hugetlbfs, 0: ordinary memory
+  uint64_t write_hint = 0;  ///< kMemfd: F_SET_RW_HINT
+  std::vector<ExtendedAttribute> attributes;  ///< kMemfd
   bool operator==(const SharedMemory&) const = default;
 };
 
@@ -44,6 +48,8 @@ void describe(A& a, typename A::template Of<SharedMemory> m) {
   a.number("id", m.id);
   a.number("space", m.space, -1, kMaxSpaces - 1);
   a.optional().number("huge_page", m.huge_page);
+  a.optional().number("write_hint", m.write_hint, 0, 5);
+  a.optional().list("attributes", m.attributes);
 }
 
 }  // namespace ckpt::store

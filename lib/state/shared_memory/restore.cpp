@@ -14,6 +14,8 @@
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
 #include "lib/base/worker_pool.h"
+#include "lib/state/files/extended_attributes.h"
+#include "lib/state/files/write_hint.h"
 #include "lib/state/huge_pages/restore.h"
 
 namespace ckpt::restore {
@@ -56,6 +58,8 @@ Result<UniqueFd> make_memfd(const SharedMemory& memory) {
   if ((memory.seals & kSealExec) == 0 && ::fchmod(fd, memory.mode) != 0)
     return sys_error(subject_of(memory), "cannot be given its mode");
   if (::fchown(fd, memory.uid, memory.gid) != 0) return sys_error(subject_of(memory), "cannot be given its owner");
+  CKPT_TRY(state::set_write_hint(fd, memory.write_hint, subject_of(memory)));
+  CKPT_TRY(state::set_extended_attributes(fd, memory.attributes, subject_of(memory)));
   return out;
 }
 

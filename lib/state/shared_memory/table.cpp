@@ -11,6 +11,8 @@
 #include <string_view>
 
 #include "lib/base/io.h"
+#include "lib/state/files/extended_attributes.h"
+#include "lib/state/files/write_hint.h"
 #include "lib/state/inventory.h"
 #include "lib/state/system_v_ipc/capture.h"
 
@@ -51,6 +53,16 @@ void SharedMemoryTable::describe(int index, int fd) {
   }
   int seals = memory.kind == store::SharedMemory::Kind::kMemfd ? ::fcntl(fd, F_GET_SEALS) : 0;
   memory.seals = seals > 0 ? static_cast<uint32_t>(seals) : 0;
+  if (memory.kind == store::SharedMemory::Kind::kMemfd) memory.write_hint = state::write_hint_of(fd);
+}
+
+Result<void> SharedMemoryTable::take_attributes(int index, const std::string& access) {
+  store::SharedMemory& memory = out_.image.shared_memory[static_cast<size_t>(index)];
+  auto found = state::read_extended_attributes(access);
+  if (!found && found.error().code != Code::kUnsupported) return std::move(found).error();
+  if (found) memory.attributes = std::move(*found);
+  else out_.blockers.push_back({"memfd " + memory.name, found.error().message, ""});
+  return {};
 }
 
 Result<int> SharedMemoryTable::add_memfd(const std::string& link, const std::string& access) {
@@ -66,6 +78,7 @@ Result<int> SharedMemoryTable::add_memfd(const std::string& link, const std::str
   out_.image.shared_memory[static_cast<size_t>(index)].name = memfd_name(link);
   describe(index, fd.get());
   out_.shared_memory[static_cast<size_t>(index)].fd = std::move(fd);
+  CKPT_TRY(take_attributes(index, access));
   return index;
 }
 
@@ -89,6 +102,7 @@ Result<int> SharedMemoryTable::add_mapping(int pid, const proc::Vma& vma) {
   if (fd) {
     describe(index, fd->get());
     source.fd = std::move(*fd);
+    if (memfd) CKPT_TRY(take_attributes(index, fmt::format("/proc/self/fd/{}", source.fd.get())));
     return index;
   }
   const uint64_t size = vma.end - vma.start;

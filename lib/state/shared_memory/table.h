@@ -38,6 +38,7 @@ class SharedMemoryTable {
   };
   int append(store::SharedMemory::Kind kind, uint64_t device, uint64_t inode);
   void describe(int index, int fd);
+  Result<void> take_attributes(int index, const std::string& access);
 
   Inventory& out_;
   std::map<std::pair<uint64_t, uint64_t>, int> by_inode_;

@@ -74,6 +74,7 @@ struct Thread {
   int mce_kill = 2;                   ///< PR_MCE_KILL_GET: PR_MCE_KILL_LATE, _EARLY, _DEFAULT
   bool io_flusher = false;            ///< PR_SET_IO_FLUSHER
   std::vector<SecurityLabel> labels;
+  int64_t personality = -1;           ///< personality(2); -1: that of the process
   bool operator==(const Thread&) const = default;
 };
 
@@ -133,6 +134,7 @@ void describe(A& a, typename A::template Of<Thread> t) {
   a.optional().number("mce_kill", t.mce_kill, 0, 2);
   a.optional().flag("io_flusher", t.io_flusher);
   a.optional().list("labels", t.labels);
+  a.optional().number("personality", t.personality, -1);
 }
 
 }  // namespace ckpt::store

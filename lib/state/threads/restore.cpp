@@ -114,6 +114,12 @@ void set_state(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
   set_scheduling(thread, area, batch);
 }
 
+/// Of another thread than the first: that one is still to map memory, which READ_IMPLIES_EXEC would change.
+void set_own_personality(const store::ProcessImage& image, const Thread& thread, SyscallBatch& batch) {
+  const uint64_t wanted = thread.personality >= 0 ? static_cast<uint64_t>(thread.personality) : image.personality;
+  if (wanted != 0) batch.add("set a thread's personality", SYS_personality, wanted);
+}
+
 /// Of an image whose registers still are within a section: registering clears rseq_cs, so the kernel will not do this.
 Result<void> leave_critical_section(const Thread& thread, int pid, Registers& regs) {
   uint64_t& rip = regs.value[kRip];
@@ -207,6 +213,7 @@ Result<void> set_thread_state(const store::ProcessImage& image, Child& child, st
     regs.push_back(image.threads[i].regs);
     CKPT_TRY(leave_critical_section(image.threads[i], image.pid, regs.back()));
     set_state(image.threads[i], child.area(), batches[i]);
+    if (i != 0) set_own_personality(image, image.threads[i], batches[i]);
   }
   CKPT_TRY(run_in_threads(image, batches, child));
   for (size_t i = 0; i < batches.size(); ++i) {

@@ -26,6 +26,7 @@ using proc::kSecond;
 
 constexpr long kErestartRestartblock = -516;
 constexpr uint64_t kGetCpuid = 0x1011;  // ARCH_GET_CPUID
+constexpr uint64_t kAskPersonality = 0xffffffff;
 constexpr int64_t kRestricted = PR_SPEC_DISABLE | PR_SPEC_FORCE_DISABLE | PR_SPEC_DISABLE_NOEXEC;
 
 store::Registers to_image(const user_regs_struct& regs) {
@@ -130,7 +131,8 @@ ThreadQuestions::ThreadQuestions(CallList& calls)
       clock_reads_(calls.add("read its use of the time stamp", SYS_prctl, {PR_GET_TSC, 0}, sizeof(int), kSecond)),
       cpuid_(calls.add("read its use of cpuid", SYS_arch_prctl, {kGetCpuid, 0})),
       mce_kill_(calls.add("read what becomes of it with broken memory", SYS_prctl, {PR_MCE_KILL_GET})),
-      policy_(ask_thread_policy(calls)) {
+      policy_(ask_thread_policy(calls)),
+      personality_(calls.add("read its personality", SYS_personality, {kAskPersonality})) {
   for (size_t i = 0; i < speculation_.size(); ++i)
     speculation_[i] = calls.add("read its speculation", SYS_prctl, {PR_GET_SPECULATION_CTRL, i});
 }
@@ -143,6 +145,8 @@ Result<void> ThreadQuestions::take(const CallList& calls, store::Thread& thread)
   CKPT_TRY_ASSIGN(thread.clear_child_tid, calls.answer<uint64_t>(clear_tid_));
   thread.timer_slack_ns = static_cast<uint64_t>(calls.result(slack_));
   CKPT_TRY_ASSIGN(thread.policy, thread_policy(calls, policy_));
+  CKPT_TRY_ASSIGN(const uint64_t personality, calls.value(personality_));
+  thread.personality = static_cast<int64_t>(personality);
   CKPT_TRY_ASSIGN(const uint64_t securebits, calls.value(securebits_));
   thread.securebits = static_cast<uint32_t>(securebits);
   CKPT_TRY_ASSIGN(thread.parent_death_signal, calls.answer<int>(death_signal_));

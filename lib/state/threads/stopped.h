@@ -28,7 +28,7 @@ class ThreadQuestions {
   Result<void> refuse_trapped_instructions(const proc::CallList& calls, int tid) const;
 
   size_t stack_, clear_tid_, slack_, securebits_, death_signal_, clock_reads_, cpuid_, mce_kill_,
-      policy_;
+      policy_, personality_;
   std::array<size_t, 3> speculation_{};
 };
 

@@ -3,6 +3,7 @@
 #include <linux/aio_abi.h>
 #include <linux/filter.h>
 #include <linux/if_packet.h>
+#include <linux/keyctl.h>
 #include <linux/net_tstamp.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
@@ -20,6 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 
 #include "../uring.h"
 
@@ -54,6 +56,34 @@ static void hold_lease_broken(void) {
   if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) target_skip("no leases here: %s", strerror(errno));
   CHECK(open("leased", O_RDONLY | O_NONBLOCK) == -1);
   CHECK_EQUAL(errno, EWOULDBLOCK);
+}
+/// A trigger, which nothing tells: the file is open for writing.
+static void hold_pressure(void) {
+  static const char kTrigger[] = "some 150000 2000000";
+  int fd = open("/proc/pressure/memory", O_RDWR | O_NONBLOCK);
+  if (fd < 0 || write(fd, kTrigger, sizeof kTrigger) < 0)
+    target_skip("no pressure stall information: %s", strerror(errno));
+}
+/// Who has it may not be told by an image.
+static void hold_capable_file(void) {
+  static const uint32_t kBindService[] = {0x02000001, 1 << 10, 0, 0, 0};
+  int fd = open("capable", O_CREAT | O_RDWR, 0700);
+  if (fsetxattr(fd, "security.capability", kBindService, sizeof kBindService, 0) != 0)
+    target_skip("no capabilities of files here: %s", strerror(errno));
+  CHECK_EQUAL(unlink("capable"), 0);
+}
+static void hold_notify(void) {
+  CHECK(signal(SIGIO, SIG_IGN) != SIG_ERR);
+  CHECK_EQUAL(mkdir("told_of", 0755), 0);
+  int fd = open("told_of", O_RDONLY | O_DIRECTORY);
+  if (fcntl(fd, F_NOTIFY, DN_CREATE | DN_MULTISHOT) != 0)
+    target_skip("no directory notifications: %s", strerror(errno));
+}
+/// No obstacle: it is said.
+static void hold_session_key(void) {
+  if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0) < 0 ||
+      syscall(SYS_add_key, "user", "ckpt-test-session-key", "secret", 6, KEY_SPEC_SESSION_KEYRING) < 0)
+    target_skip("no keys: %s", strerror(errno));
 }
 static void hold_reuseport(void) {
   struct sock_filter first = {BPF_RET | BPF_K, 0, 0, 0};
@@ -327,6 +357,10 @@ static const struct Thing {
     {"watched_output", hold_watched_output},
     {"fanotify_unread", hold_fanotify_unread},
     {"lease_broken", hold_lease_broken},
+    {"pressure", hold_pressure},
+    {"notify", hold_notify},
+    {"capable_file", hold_capable_file},
+    {"session_key", hold_session_key},
     {"reuseport", hold_reuseport},
     {"zero_copy", hold_zero_copy},
     {"error_queue", hold_error_queue},
@@ -363,6 +397,8 @@ int main(int argc, char** argv) {
                   strcmp(name, "userfaultfd") != 0 && strncmp(name, "sem_undo", 8) != 0 &&
                   strcmp(name, "reuseport") != 0 && strcmp(name, "zero_copy") != 0 &&
                   strcmp(name, "core_cookie") != 0 && strcmp(name, "stamp_numbers") != 0 &&
+                  strcmp(name, "pressure") != 0 && strcmp(name, "notify") != 0 &&
+                  strcmp(name, "capable_file") != 0 && strcmp(name, "session_key") != 0 &&
                   strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 &&
                   strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;

@@ -1,10 +1,11 @@
 // Files that were deleted while open: content with a hole, size, offset, two open files of one, another file that has
 // the old name now. What is written between the dumps of a chain belongs to each of them.
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "target.h"
 
-enum { kContent = 100 * 1024, kHole = 1 << 20, kSize = kHole + 4096 };
+enum { kContent = 100 * 1024, kHole = 1 << 20, kSize = kHole + 4096, kLasting = 4 };  // RWH_WRITE_LIFE_LONG
 static int g_main;
 
 static void step(int number) {
@@ -46,6 +47,9 @@ int main(int argc, char** argv) {
   CHECK(g_main >= 0 && reader >= 0 && empty >= 0);
   CHECK_EQUAL(write(g_main, content, kContent), kContent);
   CHECK_EQUAL(ftruncate(g_main, kSize), 0);
+  const uint64_t lasting = kLasting;
+  CHECK_EQUAL(fcntl(g_main, F_SET_RW_HINT, &lasting), 0);
+  const bool has_attributes = fsetxattr(g_main, "user.made-by", "the root", 8, 0) == 0;
   CHECK_EQUAL(lseek(g_main, 1234, SEEK_SET), 1234);
   CHECK_EQUAL(lseek(reader, kContent - 8, SEEK_SET), kContent - 8);
   CHECK(unlink("gone") == 0 && unlink("empty") == 0);
@@ -58,6 +62,11 @@ int main(int argc, char** argv) {
   expect_deleted(g_main, "gone", kSize + 4096 * target_steps());
   expect_deleted(reader, "gone", kSize + 4096 * target_steps());
   expect_deleted(empty, "empty", 0);
+  uint64_t hint = 0;
+  CHECK_EQUAL(fcntl(g_main, F_GET_RW_HINT, &hint), 0);
+  CHECK_EQUAL(hint, kLasting);
+  if (has_attributes) CHECK_EQUAL(fgetxattr(g_main, "user.made-by", found, sizeof found), 8);
+  if (has_attributes) CHECK(memcmp(found, "the root", 8) == 0);
   expect_same_file(g_main, below, g_main, true);
   expect_same_file(g_main, getpid(), reader, false);
   CHECK_EQUAL(lseek(g_main, 0, SEEK_CUR), 1234);

@@ -1,6 +1,7 @@
 // Holds one thing, named by argv[2], that an image does not cover and that shows only while the process stands still.
 // It must be refused by name and find the process as it was.
 #include <asm/ldt.h>
+#include <linux/keyctl.h>
 #include <sched.h>
 #include <sys/prctl.h>
 
@@ -91,6 +92,18 @@ static void hold_landlock_user(void) {
   enter_domain();
 }
 
+static void add_key(int keyring) {
+  if (syscall(SYS_add_key, "user", "ckpt-test-own-key", "secret", 6, keyring) < 0)
+    target_skip("no keys: %s", strerror(errno));
+}
+static void hold_process_key(void) { add_key(KEY_SPEC_PROCESS_KEYRING); }
+static void* keep_key(void* unused) {
+  add_key(KEY_SPEC_THREAD_KEYRING);
+  wait_in_kernel();
+  return unused;
+}
+static void hold_thread_key(void) { start_thread(keep_key, NULL); }
+
 static const struct Thing {
   const char* name;
   void (*hold)(void);
@@ -101,6 +114,7 @@ static const struct Thing {
     {"table", hold_table, true},        {"mdwe", hold_mdwe, false},         {"landlock", enter_domain, false},
     {"landlock_thread", hold_landlock_thread, true}, {"landlock_user", hold_landlock_user, false},
     {"ports", hold_ports, true},
+    {"process_key", hold_process_key, false}, {"thread_key", hold_thread_key, true},
 };
 
 int main(int argc, char** argv) {

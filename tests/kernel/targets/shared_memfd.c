@@ -1,9 +1,10 @@
 // memfds: open and mapped by two processes, mapped alone, open alone, with seals, a name and a size that is kept.
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "target.h"
 
-enum { kBytes = 64 << 10 };
+enum { kBytes = 64 << 10, kLasting = 4 };  // RWH_WRITE_LIFE_LONG
 static int g_both, g_open, g_sealed;
 static char *g_view, *g_hidden;
 
@@ -56,6 +57,9 @@ int main(int argc, char** argv) {
   expect_program(program);
   CHECK(g_both >= 0 && g_open >= 0 && g_sealed >= 0 && hidden >= 0);
   CHECK_EQUAL(ftruncate(g_both, kBytes), 0);
+  const uint64_t lasting = kLasting;
+  CHECK_EQUAL(fcntl(g_open, F_SET_RW_HINT, &lasting), 0);
+  const bool has_attributes = fsetxattr(g_open, "user.made-by", "the root", 8, 0) == 0;  // Linux 6.6
   g_view = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, g_both, 0);
   CHECK(g_view != MAP_FAILED);
   fill_words(g_view, kBytes, 4);
@@ -87,6 +91,14 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(fcntl(g_open, F_GETFD), 0);
   CHECK_EQUAL(fcntl(g_both, F_GET_SEALS), F_SEAL_SEAL);
   CHECK_EQUAL(fcntl(g_sealed, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+  uint64_t hint = 0;
+  CHECK_EQUAL(fcntl(g_open, F_GET_RW_HINT, &hint), 0);
+  CHECK_EQUAL(hint, kLasting);
+  CHECK_EQUAL(fcntl(g_both, F_GET_RW_HINT, &hint), 0);
+  CHECK_EQUAL(hint, 0);
+  char maker[16] = "";
+  if (has_attributes) CHECK_EQUAL(fgetxattr(g_open, "user.made-by", maker, sizeof maker - 1), 8);
+  if (has_attributes) CHECK(strcmp(maker, "the root") == 0);
   CHECK(ftruncate(g_sealed, 0) == -1 && errno == EPERM);
   CHECK(pwrite(g_sealed, "x", 1, 0) == -1 && errno == EPERM);
   CHECK_EQUAL(fcntl(g_sealed, F_ADD_SEALS, F_SEAL_SEAL), 0);

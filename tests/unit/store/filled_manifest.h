@@ -82,16 +82,20 @@ class Fill {
            robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority,
            runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective,
            bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy, util_min, util_max, mce,
-           flusher, labels] = v;
+           flusher, labels, personality] = v;
     all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
         robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime,
         deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding,
         ambient, securebits, death, speculation, no_new, cgroups, mempolicy, flusher, labels);
-    death = 12, util_min = 12, util_max = 1024, mce = 1;
+    death = 12, util_min = 12, util_max = 1024, mce = 1, personality = 0x0040000;
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
   }
   void one(SecurityLabel& v) {
+    auto& [name, value] = v;
+    all(name, value);
+  }
+  void one(ExtendedAttribute& v) {
     auto& [name, value] = v;
     all(name, value);
   }
@@ -111,9 +115,10 @@ class Fill {
     for (auto& guard : guards) guard = {start, start + kPageSize};
   }
   void one(FileIdentity& v) {
-    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name, mounts] = v;
-    mounts = 1;
-    all(path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name);
+    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name, mounts, hint,
+           attributes] = v;
+    mounts = 1, hint = 5;
+    all(path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name, attributes);
     space = kMaxSpaces - 1;
   }
   void one(EpollEntry& v) {
@@ -195,9 +200,9 @@ class Fill {
     if (sets.empty()) adjustments.clear();
   }
   void one(SharedMemory& v) {
-    auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page] = v;
-    all(kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page);
-    space = -1;
+    auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page, hint, attributes] = v;
+    all(kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page, attributes);
+    space = -1, hint = 4;
   }
   void one(FdSlot& v) {
     auto& [process, fd, close_on_exec] = v;
