@@ -415,7 +415,7 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   if (plan.makes_init && init.pid() == 0) {
     CKPT_TRY_ASSIGN(init, PlantedInit::plant(placement.sibling));
   }
-  if (joins_pids != 0) step_over(tree);
+  if (joins_pids != 0 || plan.makes_init) step_over(tree);
   return run_worker(std::move(init), placement.detach, inside, [&] { own_clocks.come_back(); });
 }
 

@@ -156,6 +156,29 @@ def first_process(place):
         popen.wait()
 
 
+def second_process(place):
+    """Number 2 of a namespace whose number 1 is restored with it."""
+    popen = subprocess.Popen(["unshare", "--fork", "--kill-child", "--pid", "sh", "-c", "sleep 1000 & wait"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, start_new_session=True)
+    image, pidfile = os.path.join(place.path, "second"), os.path.join(place.path, "pid")
+    back = 0
+    try:
+        wait_until(lambda: children_of(popen.pid) and children_of(children_of(popen.pid)[0]), "number 2 is there")
+        ckpt("dump", "-p", children_of(popen.pid)[0], "-f", image).expect(0)
+        popen.wait(20)
+        ckpt("restore", "-f", image, "--dry-run").expect(0)
+        ckpt("restore", "-f", image, "-d", "--pidfile", pidfile).expect(0)
+        back = int(read_text(pidfile))
+        numbers = [line.split()[-1] for line in read_text(f"/proc/{children_of(back)[0]}/status").splitlines() if line.startswith("NSpid:")]
+        if numbers != ["2"]:
+            raise Failure(f"its number is {numbers}")
+    finally:
+        popen.kill()
+        popen.wait()
+        if back and exists_unreaped(back):
+            os.kill(back, 9)
+
+
 def first_process_goes_along(place):
     """What is dumped is a child of process 1, which ends when that does: the image is there, and ckpt says so."""
     folder = os.path.join(place.path, "along")
@@ -348,6 +371,6 @@ def refused(place):
 if __name__ == "__main__":
     PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")
     sys.exit(run_cases("namespaces", [(program, lambda place, program=program: into(place, program)) for program in PROGRAMS] +
-                       [("first process", first_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("clocks", clocks), ("ipc limits", ipc_limits),
+                       [("first process", first_process), ("second process", second_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("clocks", clocks), ("ipc limits", ipc_limits),
                         ("refused", refused)],
                        ("unshare", "nsenter", "mount", "ip")))
