@@ -219,8 +219,8 @@ class Result:
         self.code, self.out, self.err, self.arguments = code, out, err, arguments
 
     def document(self):
-        """The last JSON document of stdout."""
-        for line in reversed(self.out.strip().splitlines()):
+        """All of stdout, or the last line of it that is one. A line within a document may look like one, too."""
+        for line in [self.out, *reversed(self.out.strip().splitlines())]:
             try:
                 return json.loads(line)
             except ValueError:
@@ -361,10 +361,12 @@ class Target:
         wait_until(lambda: not self.running(), lambda: f"process {self.pid} does not end ({self.where()})", 20)
         # Those that are younger than `tree` are known by their session.
         young = {pid: birth_of(pid) for pid in all_children() if session_of(pid) == self.pid}
-        for pid, birth in (dict(tree) | young | {self.pid: None}).items():
-            def gone(pid=pid, birth=birth):
-                return not exists_unreaped(pid) or birth not in (None, birth_of(pid))  # or the number is another's by now
-            wait_until(gone, f"pid {pid} is still taken", 5)
+        all_of_it = dict(tree) | young | {self.pid: None}
+
+        def left():
+            """All are reaped each time: the first process of a pid namespace is there until those in it are. A number may be another's by now."""
+            return [pid for pid, birth in all_of_it.items() if exists_unreaped(pid) and birth in (None, birth_of(pid))]
+        wait_until(lambda: not left(), lambda: f"pids {left()} are still taken", 5)
 
     def tree(self):
         """What `reap` takes: itself and its descendants, with the times of their births."""
