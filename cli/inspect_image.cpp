@@ -18,6 +18,7 @@
 #include "lib/model/report/page.h"
 #include "lib/state/descriptors/show.h"
 #include "lib/state/files/show.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/namespaces/show.h"
 #include "lib/store/image.h"
 
@@ -195,7 +196,7 @@ void print_tree(Console& out, const TreeImage& tree) {
   std::vector<std::vector<std::string>> rows;
   for (const ProcessImage& p : tree.processes) {
     std::string state = state_of(p), shares = shared_with(tree, p);
-    rows.push_back({std::to_string(p.pid), std::to_string(p.parent_pid), std::to_string(p.group),
+    rows.push_back({state::numbers_in_words(p.threads[0]), std::to_string(p.parent_pid), std::to_string(p.group),
                     std::to_string(p.session), std::to_string(p.threads.size()),
                     std::string(2 * depth_of(tree, p), ' ') + p.threads[0].comm,
                     state + (state.empty() || shares.empty() ? "" : ", ") + shares});
@@ -321,6 +322,7 @@ Json process_json(const ImageReader& reader, size_t index) {
   }
   for (const Thread& t : p.threads) {
     threads.push_back({{"tid", t.tid},
+                       {"inner_tids", t.inner_tids},
                        {"name", t.comm},
                        {"rip", fmt::format("{:#x}", t.regs.value[kRip])},
                        {"nice", t.nice},

@@ -21,6 +21,7 @@
 #include "lib/state/mappings/restore.h"
 #include "lib/state/memory_policies/restore.h"
 #include "lib/state/namespaces/further.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/signals/restore.h"
@@ -136,7 +137,7 @@ Result<void> ProcessBuilder::enter_namespaces(const std::vector<int>& further, b
   SyscallBatch batch;
   for (const int index : image_.namespaces) {
     const std::string& kind = tree_.namespaces.further[static_cast<size_t>(index)].kind;
-    if ((kind == "mnt") == mounts)
+    if (kind != "pid" && (kind == "mnt") == mounts)
       batch.add("enter a namespace", SYS_setns, further[static_cast<size_t>(index)], state::further_flag(kind));
   }
   return child_.run(batch);
@@ -228,7 +229,8 @@ Result<void> ProcessBuilder::hear_of_children() {
   SyscallBatch batch;
   for (const store::ProcessImage& other : tree_.processes) {
     if (other.parent_pid != image_.pid || !other.stopped || other.wait_status != store::WaitStatus::kNone) continue;
-    batch.add("wait for a stopped child", SYS_waitid, P_PID, other.pid, 0, WSTOPPED | WNOHANG | __WALL, 0);
+    const int number = state::number_seen_by(tree_, static_cast<size_t>(index_), other.pid);
+    batch.add("wait for a stopped child", SYS_waitid, P_PID, number, 0, WSTOPPED | WNOHANG | __WALL, 0);
   }
   return child_.run(batch);
 }

@@ -33,9 +33,11 @@
 #include "lib/state/io_uring/restore.h"
 #include "lib/state/labels/restore.h"
 #include "lib/state/mappings/restore.h"
+#include "lib/state/mounts/inner_proc.h"
 #include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/namespaces/further.h"
 #include "lib/state/namespaces/ipc_limits.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/state/plan_check.h"
 #include "lib/state/shared_memory/restore.h"
@@ -122,6 +124,7 @@ class WholeTree final : public Rebuild {
                              inherited_->end(), progress_);
     }
     CKPT_TRY(each(&ProcessBuilder::join_groups));
+    CKPT_TRY(show_inner_processes());
     phase("create");
     if (has_polled_rings(image_)) CKPT_TRY(step_over_numbers(image_));
     CKPT_TRY(each(&ProcessBuilder::place));
@@ -262,11 +265,23 @@ class WholeTree final : public Rebuild {
     return {};
   }
 
+  /// The /proc of further pid namespaces, which somebody there opens.
+  Result<void> show_inner_processes() {
+    for (size_t i = 0; i < image_.namespaces.further.size(); ++i) {
+      const store::Mounts& mounts = image_.namespaces.further[i].mounts;
+      CKPT_TRY(put_inner_proc(mounts, state::further_handle(static_cast<int>(i)), [&](int pid_namespace) {
+        return tree_.child(state::first_in(image_, pid_namespace));
+      }));
+    }
+    return {};
+  }
+
   Result<void> keep_further_namespaces() {
     for (size_t i = 0; i < image_.namespaces.further.size(); ++i) {
-      CKPT_TRY_ASSIGN(const int kept, inherited_->keep_copy(state::further_handle(static_cast<int>(i)),
+      further_.push_back(-1);
+      if (image_.namespaces.further[i].kind == "pid") continue;  // its first process makes it
+      CKPT_TRY_ASSIGN(further_.back(), inherited_->keep_copy(state::further_handle(static_cast<int>(i)),
                                                             image_.namespaces.further[i].kind + " namespace"));
-      further_.push_back(kept);
     }
     return {};
   }

@@ -10,6 +10,7 @@
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/parasite_code.h"
+#include "lib/proc/seen_number.h"
 
 namespace ckpt::capture {
 
@@ -88,8 +89,10 @@ Result<void> clear_leftovers(int pid, Leftovers left) {
   CKPT_TRY_ASSIGN(ParasiteArea area, ParasiteArea::map(pid, pid, gadgets));
   {
     CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(area, pid));
-    for (int child : left.snapshots)
-      CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
+    for (int child : left.snapshots) {
+      const auto number = static_cast<uint64_t>(proc::number_seen_by(pid, child));
+      CKPT_TRY(thread.call(SYS_wait4, {number, 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
+    }
     for (uint64_t at : left.areas) CKPT_TRY(thread.call(SYS_munmap, {at, ParasiteArea::kSize}));
     CKPT_TRY(thread.finish());
   }

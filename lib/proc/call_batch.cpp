@@ -106,11 +106,9 @@ bool CallBatch::lay_out(BatchedThread& thread, uint64_t& at, std::vector<std::by
     put(row_at, &row, sizeof row);
     row_at += sizeof row;
   }
-  const RemoteCall last{
-      SYS_tgkill,
-      1,
-      {static_cast<uint64_t>(area_.pid()), static_cast<uint64_t>(thread.tid), static_cast<uint64_t>(signal_)},
-      0};
+  const auto own_pid = static_cast<uint64_t>(thread.own_pid != 0 ? thread.own_pid : area_.pid());
+  const auto own_tid = static_cast<uint64_t>(thread.own_tid != 0 ? thread.own_tid : thread.tid);
+  const RemoteCall last{SYS_tgkill, 1, {own_pid, own_tid, static_cast<uint64_t>(signal_)}, 0};
   put(row_at, &last, sizeof last);
   at = slot.end;
   slots_.push_back(slot);

@@ -65,6 +65,7 @@ class CallList {
 /// A stopped thread and its state: what PTRACE_GETREGSET and PTRACE_GETSIGMASK say of it.
 struct BatchedThread {
   int tid = 0;
+  int own_pid = 0, own_tid = 0;  ///< as it knows its process and itself; 0: as ckpt does
   user_regs_struct regs{};
   uint64_t mask = 0;
   const std::vector<std::byte>* xstate = nullptr;

@@ -96,6 +96,8 @@ Result<Status> parse_status(std::string_view text) {
     else if (key == "Gid") ok = parse_ids(value, out.gid);
     else if (key == "Groups") ok = parse_list(value, out.groups);
     else if (key == "NSpid") ok = parse_list(value, out.ns_pids);
+    else if (key == "NSpgid") ok = parse_list(value, out.ns_groups);
+    else if (key == "NSsid") ok = parse_list(value, out.ns_sessions);
     else if (key == "Threads") ok = parse_number(value, out.threads);
     else if (key == "SigPnd") ok = hex(out.pending_private);
     else if (key == "ShdPnd") ok = hex(out.pending_shared);

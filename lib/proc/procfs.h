@@ -44,7 +44,8 @@ struct Status {
   int tgid = 0, parent = 0, tracer = 0;
   unsigned uid[4] = {}, gid[4] = {};
   std::vector<unsigned> groups;
-  std::vector<int> ns_pids;
+  /// Its number, its group's and its session's, in the pid namespace of /proc and in each below that it is in. 0: none.
+  std::vector<int> ns_pids, ns_groups, ns_sessions;
   int threads = 0;
   uint64_t pending_private = 0, pending_shared = 0, blocked = 0, ignored = 0, caught = 0;
   uint64_t cap_inheritable = 0, cap_permitted = 0, cap_effective = 0, cap_bounding = 0, cap_ambient = 0;

@@ -75,6 +75,8 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const std::vector<RingPlace> rings = rings_of(tree, table);
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(take_registers(image.pid, statuses[i].pending_private != 0, threads[i], image.threads[i], xstates[i]));
+    if (statuses[i].ns_pids.size() > 1)
+      threads[i].own_pid = statuses[0].ns_pids.back(), threads[i].own_tid = statuses[i].ns_pids.back();
     asked.emplace_back(threads[i].calls);
     asked_rings.emplace_back(threads[i].calls, rings);
     asked_domains.emplace_back(threads[i].calls, outsiders, image, image.threads[i]);
@@ -84,7 +86,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const ActionQuestions actions(calls, statuses[0]);
   const IntervalTimerQuestions timers(calls);
   const AttributeQuestions attributes(calls);
-  const ChildQuestions children(calls, tree, image.pid);
+  const ChildQuestions children(calls, tree, index);
   const FutureLockQuestion locks(calls, area);
   const SessionKeyQuestions session_keys(calls);
   proc::CallBatch batch(area, signal_for_batch(statuses));
@@ -101,7 +103,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   children.take(calls, tree);
   if (notes != nullptr) session_keys.take(calls, *notes);
   if (image.memory_of < 0) CKPT_TRY(locks.take(calls, image));
-  CKPT_TRY_ASSIGN(image.posix_timers, ask_posix_timers(batch, threads[0], image.pid));
+  CKPT_TRY_ASSIGN(image.posix_timers, ask_posix_timers(batch, threads[0], image));
   if (image.memory_of < 0 && found.placed[index]) {
     CKPT_TRY_ASSIGN(BorrowedThread leader, BorrowedThread::begin(area, image.pid));
     CKPT_TRY_ASSIGN(image.policies, read_mapping_policies(leader, image.pid));

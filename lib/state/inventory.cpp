@@ -191,6 +191,16 @@ uint64_t number_of(const Result<std::string>& text, int base, uint64_t otherwise
   return static_cast<uint64_t>(std::strtoll(text->c_str(), nullptr, base));
 }
 
+bool is_nested(const proc::Status& status) { return status.ns_pids.size() > 1; }
+
+/// In the pid namespaces within ckpt's.
+void take_inner_numbers(const proc::Status& status, store::ProcessImage& image) {
+  auto inner = [](const std::vector<int>& numbers) {
+    return std::vector<int>(numbers.begin() + (numbers.empty() ? 0 : 1), numbers.end());
+  };
+  image.inner_groups = inner(status.ns_groups), image.inner_sessions = inner(status.ns_sessions);
+}
+
 /// Of a zombie there is nothing else.
 Result<void> take_zombie(int pid, const proc::Stat& stat, store::ProcessImage& image) {
   image.zombie = true;
@@ -200,6 +210,11 @@ Result<void> take_zombie(int pid, const proc::Stat& stat, store::ProcessImage& i
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
   std::copy(std::begin(status.uid), std::end(status.uid), thread.uid.begin());
   std::copy(std::begin(status.gid), std::end(status.gid), thread.gid.begin());
+  // The first process of a pid namespace ends last: nothing tells any more that there was one.
+  if (is_nested(status) && status.ns_pids.back() != 1) {
+    thread.inner_tids.assign(status.ns_pids.begin() + 1, status.ns_pids.end());
+    take_inner_numbers(status, image);
+  }
   return {};
 }
 
@@ -229,6 +244,7 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
                                    : read_autogroup_nice(pid);
   CKPT_TRY_ASSIGN(image.arguments, proc::read_cmdline(pid));
   CKPT_TRY_ASSIGN(image.auxv, proc::read_auxv(pid));
+  take_inner_numbers(status, image);
   walk.out.statuses[process].push_back(std::move(status));
   return take_limits(pid, image);
 }
@@ -411,7 +427,8 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   const Namespaces ours(members[0].entry.pid);
   CKPT_TRY(side_by_side(walk.pool, members.size(), [&](size_t i) -> Result<void> {
     CKPT_TRY(take_process_facts(walk, i));
-    if (!walk.is_zombie(i)) ours.compare(walk, i);
+    if (walk.is_zombie(i)) ours.compare_pids(walk, i);
+    else ours.compare(walk, i);
     return {};
   }));
   walk.collect_blockers();
@@ -428,6 +445,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   CKPT_TRY(inventory_aio(walk));
   CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));
+  note_inner_credentials(walk);
   CKPT_TRY(take_contents(out, files, options.contents, options.ghost_limit));
   shared_memory.find_sources();
   block_unrestorable_memory(walk);

@@ -10,6 +10,7 @@
 #include "lib/state/files/restore.h"
 #include "lib/state/host_check.h"
 #include "lib/state/memory_policies/restore.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/timers/restore.h"
 #include "lib/state/validate.h"
 
@@ -111,6 +112,7 @@ void check_plan(const TreeImage& tree, Reasons& reasons) {
   for (const ProcessImage& process : tree.processes) by_pid.emplace(process.pid, &process);
   check_sharing(tree, by_pid, reasons);
   check_groups(tree, by_pid, reasons);
+  check_pid_namespaces(tree, reasons);
   check_numbers_of_leaders(tree, by_pid, reasons);
   check_pid_max(tree, reasons);
   for (const ProcessImage& process : tree.processes) check_timers(process, reasons);

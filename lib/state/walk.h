@@ -39,6 +39,7 @@ struct Seen {
   std::vector<proc::Vma> vmas;
   std::vector<proc::OpenFd> fds;
   std::vector<std::string> apart;  ///< its namespaces that the first process is not in: "net:[4026532001]"
+  std::string pids_for_children;   ///< a pid namespace that it is not in itself, and its next child will be: as above
   std::vector<Blocker> blockers;
 };
 
@@ -75,6 +76,8 @@ class Namespaces {
   /// Side by side: where those of a process are others than those of the first one, or than ckpt's, which has entered
   /// what it could (namespaces/entered.h).
   void compare(Walk& walk, size_t process) const;
+  /// Of a zombie that has numbers of its own in a further pid namespace.
+  void compare_pids(Walk& walk, size_t process) const;
 
  private:
   struct Link {

@@ -125,6 +125,11 @@ constexpr Feature kFeatures[] = {
        return any_socket(m, [](const Socket& s) { return s.state == SocketState::kConnecting; });
      }},
     {"further-namespaces", [](const Manifest& m) { return !m.tree.namespaces.further.empty(); }},
+    {"pid-namespaces-within",
+     [](const Manifest& m) {
+       const auto& further = m.tree.namespaces.further;
+       return std::any_of(further.begin(), further.end(), [](const auto& one) { return one.kind == "pid"; });
+     }},
     {"network",
      [](const Manifest& m) {
        return m.tree.namespaces.network.has_content() || !m.tree.namespaces.network.filters.empty();

@@ -28,6 +28,9 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.number("descriptors_of", p.descriptors_of, -1);
   a.number("folders_of", p.fs_of, -1);
   a.number("handlers_of", p.sighand_of, -1);
+  a.optional().numbers("inner_groups", p.inner_groups);
+  a.optional().numbers("inner_sessions", p.inner_sessions);
+  a.optional().number("pid_for_children", p.pid_for_children, -1);
   a.flag("outside_session", p.outside_session);
   a.flag("outside_group", p.outside_group);
   a.number("terminal", p.terminal);

@@ -53,6 +53,10 @@ struct ProcessImage {
   /// What it shares with a process further up in the list (clone's CLONE_VM, _FILES, _FS, _SIGHAND): that one's index.
   /// -1: its own.
   int memory_of = -1, descriptors_of = -1, fs_of = -1, sighand_of = -1;
+  /// As `group` and `session` in each further pid namespace that it is in, the outermost first; 0: they have no number
+  /// there.
+  std::vector<int> inner_groups, inner_sessions;
+  int pid_for_children = -1;  ///< index of the further pid namespace that its next child is born in; -1: its own
   bool outside_session = false, outside_group = false;  ///< their leaders are alive, and not of the tree
   int terminal = 0;                ///< tty_nr of /proc/PID/stat, 0: none
   bool stopped = false;            ///< in group-stop at capture

@@ -228,7 +228,7 @@ def flavour_rehearse(target):
 
 
 # What a rehearsal finds in them, rightly: descriptors of terminals that close on exec, children whose end nobody is told.
-NOT_AS_THEY_WERE = {"terminal_pair", "terminal_session", "tree_daemon", "tree_sessions"}
+NOT_AS_THEY_WERE = {"terminal_pair", "terminal_session", "tree_daemon", "tree_pid_namespaces", "tree_sessions"}
 
 
 FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}

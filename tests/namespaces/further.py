@@ -173,7 +173,7 @@ REFUSED = (
      "a bound unix socket in another mount namespace"),
     ("watch", holding("unshare --mount", 'libc = ctypes.CDLL(None); fd = libc.inotify_init(); libc.inotify_add_watch(fd, b"/mnt", 2)'),
      "inotify in another mount namespace"),
-    ("pid", "unshare --pid --fork sleep 60", "another one than that of its tree's first process"),
+    ("time", "unshare --time --fork sleep 60", "another one than that of its tree's first process"),
     ("terminal", holding("unshare --mount", 'os.system("mount -t devpts -o newinstance,ptmxmode=666 own /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx"); '
                          'fd, other = os.openpty(); os.set_inheritable(other, True)'), "a terminal of a further mount namespace's own devpts"),
     ("console", "unshare --mount sh -c 'mount -t devpts -o newinstance own /dev/pts; exec 9<> /dev/pts/ptmx; mount --bind /dev/pts/0 /dev/full; exec sleep 60'",

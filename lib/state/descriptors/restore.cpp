@@ -15,6 +15,7 @@
 #include "lib/state/external/restore.h"
 #include "lib/state/io_uring/restore.h"
 #include "lib/state/locks/restore.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/pipes/restore.h"
 #include "lib/state/posix_queues/restore.h"
@@ -304,12 +305,12 @@ void take_over_flocks(const Descriptor& descriptor, int fd, SyscallBatch& batch)
   }
 }
 
-void set_owner(const Descriptor& descriptor, int fd, Child& child, SyscallBatch& batch) {
+void set_owner(const Descriptor& descriptor, int fd, int number, Child& child, SyscallBatch& batch) {
   constexpr int kSetOwnEx = 15, kSetSig = 10;
-  if (descriptor.owner_pid != 0) {
+  if (number != 0) {
     struct {
       int type, pid;
-    } owner{descriptor.owner_type, descriptor.owner_pid};
+    } owner{descriptor.owner_type, number};
     // The owner may be another process that is gone by now: then nobody is told, as it would have been.
     batch.try_add("set the owner of a descriptor", SYS_fcntl, fd, kSetOwnEx, child.area().put(owner));
   }
@@ -340,7 +341,9 @@ void connect_descriptors(const store::TreeImage& tree, int process, Child& child
     if (descriptor.fds[0].process != process) continue;
     take_over_flocks(descriptor, fd, batch);
     take_leases(fd, descriptor.locks, batch);
-    set_owner(descriptor, fd, child, batch);
+    int owner = descriptor.owner_pid;
+    if (owner > 0) owner = state::number_seen_by(tree, static_cast<size_t>(process), owner);
+    set_owner(descriptor, fd, owner, child, batch);
   }
 }
 

@@ -63,6 +63,8 @@ Result<bool> take_proc_file(DescriptorContext& context, const Place& place, cons
   const char* number = place.link.c_str() + std::string_view("/proc/").size();
   auto [end, ec] = std::from_chars(number, number + std::strlen(number), pid);
   if (ec != std::errc()) return take_file(context, place, st, d);
+  if (context.walk.files.is_inner_proc(st))
+    return context.block(place, "a file of the /proc of a further pid namespace (" + place.link + ")"), false;
   if (context.out.find(pid) < 0) return context.block(place, "a file of another process (" + place.link + ")"), false;
   d.kind = DescriptorKind::kProcFile;
   d.external = place.link;

@@ -99,7 +99,19 @@ int FileTable::append(const std::string& path, const struct stat& st) {
   return index;
 }
 
+/// It is made only once its processes are there, and what is opened before that would be of another one.
+bool FileTable::is_inner_proc(const struct stat& st) const {
+  for (const store::FurtherNamespace& further : out_.image.namespaces.further) {
+    for (const store::MountedFilesystem& filesystem : further.mounts.filesystems) {
+      if (filesystem.pid_namespace >= 0 && filesystem.device == st.st_dev) return true;
+    }
+  }
+  return false;
+}
+
 Result<int> FileTable::add(const std::string& path, const struct stat& st, const std::string& access) {
+  if (is_inner_proc(st))
+    return fail(Code::kMismatch, path, "is of the /proc of a further pid namespace, which is not supported");
   Result<int> here = add_here(path, st, access);
   if (here || here.error().code != Code::kMismatch || state::looked_into() < 0) return here;
   const state::InMounts first(-1);  // it was opened before there was another mount namespace

@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -200,8 +201,41 @@ class Recorder {
 
   int filesystem_of(const MountLine& line) {
     auto [known, is_new] = filesystems_.emplace(line.device, static_cast<int>(out_.filesystems.size()));
-    if (is_new) out_.filesystems.push_back({line.device, line.type, line.source, line.super_options, {}});
+    if (is_new) {
+      out_.filesystems.push_back({line.device, line.type, line.source, line.super_options, {}});
+      if (line.type == "proc") note_pids(pids_of(line.device));
+    }
     return known->second;
+  }
+
+  /// Of the file system that was added last.
+  void note_pids(const std::string& whose) {
+    if (whose.empty()) return;
+    const auto& all = walk_.out.further;  // of the first process's mounts: not known yet
+    const auto found = others_ == nullptr ? all.end() : std::find(all.begin(), all.end(), whose);
+    if (found != all.end()) out_.filesystems.back().pid_namespace = static_cast<int>(found - all.begin());
+    else strange_.insert(static_cast<int>(out_.filesystems.size()) - 1);
+  }
+
+  /// Whose processes a "proc" shows: that of a further pid namespace, as a link; empty: the first process's, or nobody
+  /// tells.
+  std::string pids_of(uint64_t device) const {
+    for (const auto& [id, seen] : visible_) {
+      if (seen.line->device != device || seen.line->root != "/") continue;
+      constexpr size_t kRoom = 64;
+      char link[kRoom];
+      const ssize_t length = ::readlinkat(seen.handle.get(), "1/ns/pid", link, kRoom);
+      const std::string whose(link, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+      const bool tells = length >= 0 || (errno != EACCES && errno != EPERM);
+      const auto is_pids = [](const std::string& one) { return one.starts_with("pid:"); };
+      const auto has_some = [&](const Seen& one) { return std::any_of(one.apart.begin(), one.apart.end(), is_pids); };
+      if (!tells) return std::any_of(walk_.seen.begin(), walk_.seen.end(), has_some) ? "unknown" : "";
+      const auto has_it = [&](const Seen& one) {
+        return std::find(one.apart.begin(), one.apart.end(), whose) != one.apart.end();
+      };
+      return std::any_of(walk_.seen.begin(), walk_.seen.end(), has_it) ? whose : "";
+    }
+    return "";
   }
 
   /// A folder of an overlay, once the mount that it is in has been added. Empty: it cannot be reached.
@@ -259,6 +293,10 @@ class Recorder {
       mount.host = outside.find(line, seen.st);
       if (mount.host.empty() && !is_of_others(mount)) mount.problem = problem_of(seen, outside);
     }
+    // One that is seen outside, too, shows nobody any more once the processes have ended.
+    if (out_.filesystems[static_cast<size_t>(mount.filesystem)].pid_namespace >= 0) mount.host.clear();
+    if (strange_.count(mount.filesystem) != 0)
+      mount.host.clear(), mount.problem = "of a further pid namespace, in the first process's mounts";
     const auto named = walk_.options.external_mounts.keys.find(line.point);
     if (others_ == nullptr && named != walk_.options.external_mounts.keys.end()) mount.external = named->second;
     const int index = static_cast<int>(out_.mounts.size());
@@ -345,6 +383,7 @@ class Recorder {
   std::map<int, Visible> visible_;
   std::map<int, int> indices_;  ///< by id
   std::map<uint64_t, int> filesystems_;
+  std::set<int> strange_;  ///< file systems that show the processes of a further pid namespace, and cannot be made
 };
 
 }  // namespace

@@ -38,6 +38,7 @@ struct MountedFilesystem {
   uint64_t device = 0;
   std::string type, source, options;  ///< as in mountinfo: `options` of the superblock
   std::vector<MemoryFile> files;      ///< of a file system in memory that the host does not have: each after its folder
+  int pid_namespace = -1;  ///< of a "proc" of a further pid namespace: its index in Namespaces::further; -1: of none
   bool operator==(const MountedFilesystem&) const = default;
 };
 
@@ -91,6 +92,7 @@ void describe(A& a, typename A::template Of<MountedFilesystem> f) {
   a.text("source", f.source);
   a.text("options", f.options);
   a.list("files", f.files);
+  a.optional().number("pid_namespace", f.pid_namespace, -1);
 }
 
 template <class A>

@@ -23,6 +23,7 @@
 
 #include "lib/base/io.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/mounts/attributes.h"
 #include "lib/state/mounts/made.h"
 #include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/mounts/open_below.h"
@@ -41,15 +42,6 @@ using store::MountedFilesystem;
 using store::Mounts;
 
 std::string subject_of(const Mount& mount) { return "mount " + mount.point; }
-
-template <class Visit>
-void for_each_word(std::string_view text, Visit visit) {
-  while (!text.empty()) {
-    const size_t at = std::min(text.find(','), text.size());
-    if (at != 0) visit(std::string(text.substr(0, at)));
-    text.remove_prefix(std::min(at + 1, text.size()));
-  }
-}
 
 /// A mount that is nowhere yet, and that neither gets nor passes on what is mounted elsewhere, but for what its master
 /// does.
@@ -89,11 +81,6 @@ bool set_option(int context, const std::string& word) {
   const size_t equals = word.find('=');
   if (equals == std::string::npos) return ::fsconfig(context, FSCONFIG_SET_FLAG, word.c_str(), nullptr, 0) == 0;
   return ::fsconfig(context, FSCONFIG_SET_STRING, word.substr(0, equals).c_str(), word.c_str() + equals + 1, 0) == 0;
-}
-
-/// What mountinfo shows and no mount takes; and what is set once the files are there.
-bool is_no_option(const std::string& word, bool in_memory) {
-  return word == "rw" || word == "seclabel" || (word == "ro" && in_memory);
 }
 
 /// A file system that belongs to the tree's user namespace is opened by one who is in it: what the kernel denies there
@@ -145,8 +132,8 @@ Result<UniqueFd> make_filesystem(const MountedFilesystem& filesystem) {
   (void)::fsconfig(context.get(), FSCONFIG_SET_STRING, "source", filesystem.source.c_str(), 0);
   std::string refused;
   const bool in_memory = state::is_in_memory(filesystem.type);
-  for_each_word(filesystem.options, [&](const std::string& word) {
-    if (is_no_option(word, in_memory)) return;
+  state::for_each_option(filesystem.options, [&](const std::string& word) {
+    if (state::is_no_option(word, in_memory)) return;
     if (refused.empty() && !set_option(context.get(), word)) refused = word;
   });
   if (!refused.empty()) return sys_error(subject, "cannot be given its option " + refused);
@@ -163,31 +150,6 @@ Result<UniqueFd> make_filesystem(const MountedFilesystem& filesystem) {
   UniqueFd root(::fcntl(out.get(), F_DUPFD_CLOEXEC, 3));
   if (!root) return sys_error(subject, "cannot be kept");
   state::add_made_filesystem(filesystem.device, st.st_dev, std::move(root));
-  return out;
-}
-
-struct Attribute {
-  std::string_view word;
-  uint64_t flag;
-};
-constexpr Attribute kAttributes[] = {{"ro", MOUNT_ATTR_RDONLY},
-                                     {"nosuid", MOUNT_ATTR_NOSUID},
-                                     {"nodev", MOUNT_ATTR_NODEV},
-                                     {"noexec", MOUNT_ATTR_NOEXEC},
-                                     {"noatime", MOUNT_ATTR_NOATIME},
-                                     {"nodiratime", MOUNT_ATTR_NODIRATIME},
-                                     {"nosymfollow", MOUNT_ATTR_NOSYMFOLLOW}};
-
-mount_attr attributes_of(const Mount& mount) {
-  mount_attr out{};
-  out.attr_clr = MOUNT_ATTR__ATIME;
-  bool relative = false;
-  for (const Attribute& one : kAttributes) out.attr_clr |= one.flag;
-  for_each_word(mount.options, [&](const std::string& word) {
-    relative = relative || word == "relatime";
-    for (const Attribute& one : kAttributes) out.attr_set |= word == one.word ? one.flag : 0;
-  });
-  if (!relative && (out.attr_set & MOUNT_ATTR_NOATIME) == 0) out.attr_set |= MOUNT_ATTR_STRICTATIME;
   return out;
 }
 
@@ -253,7 +215,7 @@ class MountBuilder {
       Part& part = parts_[i];
       const std::string on = i == 0 ? "/" : mounts_.mounts[static_cast<size_t>(mount.parent)].point;
       (void)state::below(mount.point, on, part.point);
-      part.attributes = attributes_of(mount);
+      part.attributes = state::attributes_of(mount);
       part.terminal = terminal_of(mounts_, mount, source);
       if (source.kind == MountSource::Kind::kOther) continue;
       if (source.kind == MountSource::Kind::kNew) {

@@ -8,6 +8,10 @@ namespace ckpt::capture {
 /// Fills TreeImage::namespaces.
 Result<void> inventory_namespaces(Walk& walk);
 
+/// What others in a pid namespace within the first process's would learn of a peer there, and will not. Once all
+/// sockets are known.
+void note_inner_credentials(Walk& walk);
+
 /// Fills Namespaces::further and ProcessImage::namespaces. After inventory_sharing.
 Result<void> inventory_further(Walk& walk);
 

@@ -11,6 +11,7 @@
 #include "lib/base/io.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/ipc_limits.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/network/content.h"
 
 namespace ckpt::state {
@@ -34,7 +35,7 @@ const MountNamespace* mounts_at(int index) {
 
 int further_flag(const std::string& kind) {
   constexpr std::array<int, store::kFurtherKinds.size()> kFlags = {CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC,
-                                                                   CLONE_NEWNET};
+                                                                   CLONE_NEWNET, CLONE_NEWPID};
   const auto found = std::find(store::kFurtherKinds.begin(), store::kFurtherKinds.end(), kind);
   return found == store::kFurtherKinds.end() ? 0 : kFlags[static_cast<size_t>(found - store::kFurtherKinds.begin())];
 }
@@ -92,6 +93,7 @@ Result<void> validate_further(const store::TreeImage& tree) {
         return damaged("are not those that a process can be in");
     }
   }
+  CKPT_TRY(validate_pid_namespaces(tree));
   for (const store::FileIdentity& file : tree.files) {
     const bool none = file.mounts == -1;
     if (!none && (file.mounts < 0 || static_cast<size_t>(file.mounts) >= further.size() ||

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "lib/base/io.h"
 #include "lib/state/mounts/capture.h"
@@ -44,10 +45,14 @@ class FurtherReader {
   Result<void> run() {
     for (size_t i = 0; i < walk_.members.size(); ++i) {
       for (const std::string& link : walk_.seen[i].apart) {
+        if (walk_.is_zombie(i)) continue;
         CKPT_TRY_ASSIGN(const int index, index_of(i, link));
         walk_.out.image.processes[i].namespaces.push_back(index);
       }
     }
+    find_zombies();
+    CKPT_TRY(find_levels());
+    find_births();
     state::set_further(std::move(handles_));
     for (size_t i = 0; i < all().size(); ++i) CKPT_TRY(take(i));
     block_shared_folders();
@@ -81,15 +86,73 @@ class FurtherReader {
     foreign_.push_back(!owner || !is_same(owner.get(), user.get()));
     if (foreign_.back()) {
       block(index, "does not belong to the user namespace of its processes, which is not supported");
-    } else if (kind == "mnt" && walk_.out.image.namespaces.has("user")) {
+    } else if ((kind == "mnt" || kind == "pid") && walk_.out.image.namespaces.has("user")) {
       block(index, "is another one than that of its tree's first process, in a user namespace: not supported");
     }
     return known->second;
   }
 
+  /// Who makes it again is number 1 there.
+  void check_first(size_t index) {
+    for (size_t i = 0; i < walk_.members.size(); ++i) {
+      const auto& statuses = walk_.out.statuses[i];
+      const bool is_first = !statuses.empty() && statuses[0].ns_pids.size() > 1 && statuses[0].ns_pids.back() == 1;
+      const std::vector<int>& own = walk_.out.image.processes[i].namespaces;
+      if (is_first && std::find(own.begin(), own.end(), static_cast<int>(index)) != own.end()) return;
+    }
+    block(index, "a pid namespace whose first process is not of the tree: not supported");
+  }
+
+  /// Of those that have ended: what is in a pid namespace has its first process there.
+  void find_zombies() {
+    for (size_t i = 0; i < walk_.members.size(); ++i) {
+      for (const std::string& link : walk_.is_zombie(i) ? walk_.seen[i].apart : std::vector<std::string>()) {
+        const auto known = known_.find(link);
+        if (known != known_.end()) walk_.out.image.processes[i].namespaces.push_back(known->second);
+        else walk_.out.block(i, subject_of(link), "a pid namespace whose first process is not of the tree");
+      }
+    }
+  }
+
+  /// What each pid namespace lies in.
+  Result<void> find_levels() {
+    const auto own = proc::read_link(walk_.members[0].entry.pid, "ns/pid");
+    for (size_t i = 0; i < all().size(); ++i) {
+      if (all()[i].kind != "pid") continue;
+      check_first(i);
+      const UniqueFd parent(::ioctl(handles_[i].handle.get(), NS_GET_PARENT));
+      struct stat st {};
+      if (!parent || ::fstat(parent.get(), &st) != 0)
+        return sys_error(subject_of(walk_.out.further[i]), "cannot be asked for what it lies in");
+      const std::string link = fmt::format("pid:[{}]", st.st_ino);
+      const auto known = known_.find(link);
+      if (known != known_.end()) all()[i].parent = known->second;
+      else if (!own || link != *own)
+        block(i, "lies in a pid namespace that no process of the tree is in: not supported");
+    }
+    return {};
+  }
+
+  /// Where the next children are born that have no namespace of their own.
+  void find_births() {
+    for (size_t i = 0; i < walk_.members.size(); ++i) {
+      const std::string& link = walk_.seen[i].pids_for_children;
+      if (link.empty()) continue;
+      const auto known = known_.find(link);
+      if (known == known_.end())
+        walk_.out.block(i, "pid_for_children", "the process has made a pid namespace for its children (unshare) that "
+                                               "none of the tree is in: not supported");
+      else if (walk_.out.statuses[i][0].threads > 1)
+        walk_.out.block(i, "pid_for_children", "its children are born in another pid namespace (unshare), and it has "
+                                               "several threads: not supported");
+      else
+        walk_.out.image.processes[i].pid_for_children = known->second;
+    }
+  }
+
   Result<void> take(size_t index) {
     FurtherNamespace& out = all()[index];
-    if (foreign_[index]) return {};
+    if (foreign_[index] || out.kind == "pid") return {};
     if (out.kind == "mnt") return take_mounts(index, out.mounts);
     const store::FurtherNamespace* then = earlier(index);
     if (out.kind == "net" && then != nullptr) return out.network = then->network, Result<void>();
@@ -174,6 +237,22 @@ class FurtherReader {
 };
 
 }  // namespace
+
+void note_inner_credentials(Walk& walk) {
+  std::set<int> named;
+  for (const store::Socket& socket : walk.out.image.sockets) {
+    named.insert({socket.peer_credentials.pid, socket.connector.pid});
+    for (const store::SocketMessage& message : socket.messages) named.insert(message.sender_pid);
+  }
+  for (size_t i = 0; i < walk.members.size(); ++i) {
+    const store::ProcessImage& process = walk.out.image.processes[i];
+    if (process.inner_groups.empty() || named.count(process.pid) == 0) continue;
+    walk.out.notes.push_back(
+        fmt::format("process {} is in a further pid namespace: after a restore the credentials of unix sockets that "
+                    "name it (SO_PEERCRED, SCM_CREDENTIALS) give others there the number 0",
+                    process.pid));
+  }
+}
 
 int Walk::mounts_of(size_t process) const { return state::further_of(out.image, process, "mnt"); }
 

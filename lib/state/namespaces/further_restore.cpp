@@ -89,7 +89,7 @@ Result<void> make_further(const store::TreeImage& tree, const std::string& boot_
     state::MountNamespace& one = made.emplace_back();
     if (is_mounts(further)) {
       CKPT_TRY_ASSIGN(one, make_mount_namespace(further.mounts, boot_id, options, others));
-    } else {
+    } else if (further.kind != "pid") {  // which its first process makes
       CKPT_TRY_ASSIGN(one.handle, make_empty(further.kind));
     }
     others.push_back({&further.mounts, one.handle.get()});
@@ -101,7 +101,7 @@ Result<void> make_further(const store::TreeImage& tree, const std::string& boot_
 Result<void> fill_further(const store::TreeImage& tree) {
   for (size_t i = 0; i < tree.namespaces.further.size(); ++i) {
     const FurtherNamespace& further = tree.namespaces.further[i];
-    if (is_mounts(further)) continue;
+    if (is_mounts(further) || further.kind == "pid") continue;
     CKPT_TRY_ASSIGN(const state::Visit visit, state::Visit::begin(state::further_handle(static_cast<int>(i)),
                                                                   further.kind));
     CKPT_TRY(fill(further));

@@ -38,13 +38,14 @@ struct UserNamespace {
 /// with folders of its own. It belongs to the user namespace that all of them are in.
 struct FurtherNamespace {
   std::string kind;                  ///< as /proc/PID/ns has it: one of kFurtherKinds
+  int parent = -1;                   ///< of a "pid": the one that it lies in, an index; -1: that of the first process
   std::string hostname, domainname;  ///< of a "uts"
   std::vector<KernelSetting> ipc_limits;  ///< of an "ipc", which has no objects
   Network network;                        ///< of a "net"
   Mounts mounts;  ///< of a "mnt"; of a file system that one before it has, too, that one has the files
   bool operator==(const FurtherNamespace&) const = default;
 };
-inline constexpr std::array<const char*, 4> kFurtherKinds = {"mnt", "uts", "ipc", "net"};
+inline constexpr std::array<const char*, 5> kFurtherKinds = {"mnt", "uts", "ipc", "net", "pid"};
 
 /// Of a tree that is where ckpt is: nothing.
 struct Namespaces {
@@ -104,6 +105,7 @@ void describe(A& a, typename A::template Of<UserNamespace> u) {
 template <class A>
 void describe(A& a, typename A::template Of<FurtherNamespace> f) {
   a.text("kind", f.kind);
+  a.optional().number("parent", f.parent, -1);
   a.text("hostname", f.hostname);
   a.text("domainname", f.domainname);
   a.list("ipc_limits", f.ipc_limits);

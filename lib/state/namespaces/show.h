@@ -17,7 +17,14 @@ inline std::string in_parentheses(const std::vector<store::NetworkLink>& links) 
   return out.empty() ? out : out + ")";
 }
 
-/// "pid, mnt, net (eth0, br0), uts (hostname web), further mnt"; empty: none of its own.
+/// How many pid namespaces lie around it below the first process's, itself with them.
+inline int level_of(const store::Namespaces& namespaces, const store::FurtherNamespace& further) {
+  int out = 1;
+  for (int above = further.parent; above >= 0; above = namespaces.further[static_cast<size_t>(above)].parent) ++out;
+  return out;
+}
+
+/// "pid, mnt, net (eth0, br0), uts (hostname web), further mnt, further pid (level 1)"; empty: none of its own.
 inline std::string show(const store::Namespaces& namespaces) {
   std::string out;
   for (const std::string& kind : namespaces.own) {
@@ -27,6 +34,7 @@ inline std::string show(const store::Namespaces& namespaces) {
   }
   for (const store::FurtherNamespace& further : namespaces.further) {
     out += (out.empty() ? "further " : ", further ") + further.kind;
+    if (further.kind == "pid") out += " (level " + std::to_string(level_of(namespaces, further)) + ")";
     if (further.kind == "uts") out += " (hostname " + further.hostname + ")";
     if (further.kind == "net") out += in_parentheses(further.network.links);
   }

@@ -7,8 +7,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <optional>
+#include <utility>
 
 #include "lib/state/descriptors/subject.h"
+#include "lib/state/namespaces/pids.h"
 
 namespace ckpt::restore {
 
@@ -45,19 +48,37 @@ void place_pidfds(const std::vector<PidfdPlace>& places, const SyscallBatch& ope
 
 Result<void> open_pidfds(const store::TreeImage& tree, int process, int spare, Child& child) {
   std::vector<PidfdPlace> places;
+  std::optional<Child> dying;
+  SyscallBatch open, put;
   for (const store::Descriptor& descriptor : tree.descriptors) {
     if (descriptor.kind != store::DescriptorKind::kPidfd || number_in(descriptor, process) < 0) continue;
     PidfdPlace place;
     place.pid = tree.process_handles[static_cast<size_t>(descriptor.object)].pid;
+    if (place.pid > 0) place.pid = state::number_seen_by(tree, static_cast<size_t>(process), place.pid);
+    // To a process in a further pid namespace one that ckpt has made is of nobody whom it could know.
+    if (place.pid < 0 && child.numbers().size() > 1) {
+      if (!dying) {
+        CKPT_TRY_ASSIGN(Child made, child.fork(0, 0, 0));
+        dying.emplace(std::move(made));
+      }
+      place.pid = dying->numbers()[child.numbers().size() - 1];
+      // That one gives its numbers back: there are no others to open more.
+      for (const auto& slot : descriptor.fds) open.add("make room for a pidfd", SYS_close, slot.fd);
+    }
     place.flags = descriptor.flags;
     for (const auto& slot : descriptor.fds) place.fds.emplace_back(slot.fd, slot.close_on_exec);
     if (place.pid >= 0) places.push_back(std::move(place));
   }
   if (places.empty()) return {};
-  SyscallBatch open, put;
+  const size_t first = open.size();
   open_pidfds(places, open);
   CKPT_TRY(child.run(open));
-  place_pidfds(places, open, 0, spare, put);
+  place_pidfds(places, open, first, spare, put);
+  if (dying) {
+    CKPT_TRY(dying->end(SIGKILL));
+    put.add("reap a process that was made for a pidfd", SYS_wait4, dying->numbers()[child.numbers().size() - 1], 0,
+            __WALL, 0);
+  }
   return child.run(put);
 }
 

@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "lib/proc/ptrace.h"
+#include "lib/state/namespaces/pids.h"
 
 namespace ckpt::restore {
 
@@ -47,13 +48,14 @@ void for_each_queued(const store::ProcessImage& image, RestorerArea& area, bool 
   auto wanted = [&](const store::QueuedSignal& signal) {
     return signal.signo != SIGSTOP && (signal.signo == SIGTRAP) == traps;
   };
+  const int own = state::own_number(image);
   for (size_t i = 0; i < image.threads.size(); ++i) {
     for (const auto& signal : image.threads[i].pending) {
-      if (wanted(signal)) visit(i, queue_call(image.pid, image.threads[i].tid, false, signal, area));
+      if (wanted(signal)) visit(i, queue_call(own, state::own_number(image.threads[i]), false, signal, area));
     }
   }
   for (const auto& signal : image.pending) {
-    if (wanted(signal)) visit(size_t{0}, queue_call(image.pid, image.pid, true, signal, area));
+    if (wanted(signal)) visit(size_t{0}, queue_call(own, own, true, signal, area));
   }
 }
 

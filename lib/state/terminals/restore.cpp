@@ -263,9 +263,9 @@ void give_up_controlling_terminal(int slave, SyscallBatch& batch) {
   batch.add("give up the controlling terminal", SYS_ioctl, slave, TIOCNOTTY, 0);
 }
 
-void set_foreground_group(const Terminal& terminal, int slave, RestorerArea& area, SyscallBatch& batch) {
-  if (terminal.foreground == 0) return;
-  batch.try_add("set the terminal's foreground group", SYS_ioctl, slave, TIOCSPGRP, area.put(terminal.foreground));
+void set_foreground_group(int group, int slave, RestorerArea& area, SyscallBatch& batch) {
+  if (group == 0) return;
+  batch.try_add("set the terminal's foreground group", SYS_ioctl, slave, TIOCSPGRP, area.put(group));
 }
 
 }  // namespace ckpt::restore

@@ -32,6 +32,7 @@ void take_controlling_terminal(int slave, SyscallBatch& batch);
 void give_up_controlling_terminal(int slave, SyscallBatch& batch);
 /// By the leader, once the process groups of the session exist; SIGTTOU is blocked. A group that had no process left is
 /// left out: nobody can name one.
-void set_foreground_group(const store::Terminal& terminal, int slave, RestorerArea& area, SyscallBatch& batch);
+/// `group`: as the process numbers it; 0: none.
+void set_foreground_group(int group, int slave, RestorerArea& area, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

@@ -145,6 +145,7 @@ Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* 
   if (!walk.options.frozen) block_core_cookie(walk, process, tid);
   if (tid != image.pid && !walk.options.frozen) return {};
   const proc::Status& current = statuses.back();
+  if (!current.ns_pids.empty()) thread.inner_tids.assign(current.ns_pids.begin() + 1, current.ns_pids.end());
   thread.comm = current.comm;
   take_scheduling(tid, thread);
   take_credentials(current, thread);

@@ -36,6 +36,7 @@ enum class RestartKind {
 
 struct Thread {
   int tid = 0;
+  std::vector<int> inner_tids;        ///< its number in each further pid namespace that it is in, the outermost first
   std::string comm;
   Registers regs;
   uint64_t xstate_offset = 0;      ///< NT_X86_XSTATE area in the image's file "xstate"
@@ -88,6 +89,7 @@ void describe(A& a, typename A::template Of<Registers> r) {
 template <class A>
 void describe(A& a, typename A::template Of<Thread> t) {
   a.number("tid", t.tid, 1);
+  a.optional().numbers("inner_tids", t.inner_tids);
   a.text("comm", t.comm);
   a.object("regs", t.regs);
   a.number("xstate_offset", t.xstate_offset);

@@ -185,7 +185,7 @@ Result<void> create_threads(const store::ProcessImage& image, Child& child) {
   SyscallBatch batch;
   std::vector<int> tids;
   for (size_t i = 1; i < image.threads.size(); ++i) {
-    child.add_thread(batch, image.threads[i].tid);
+    child.add_thread(batch, {image.threads[i].tid, image.threads[i].inner_tids});
     tids.push_back(image.threads[i].tid);
   }
   Result<void> made = child.run(batch);

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lib/proc/procfs.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/timers/clock.h"
 
 namespace ckpt::capture {
@@ -43,8 +44,9 @@ Result<std::vector<store::IntervalTimer>> IntervalTimerQuestions::take(const pro
   return out;
 }
 
-Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, proc::BatchedThread& leader, int pid) {
-  CKPT_TRY_ASSIGN(std::vector<proc::TimerLine> timers, proc::read_timers(pid));
+Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, proc::BatchedThread& leader,
+                                                       const store::ProcessImage& image) {
+  CKPT_TRY_ASSIGN(std::vector<proc::TimerLine> timers, proc::read_timers(image.pid));
   std::vector<store::PosixTimer> out;
   constexpr size_t kAtOnce = 128;
   for (size_t next = 0; next < timers.size(); next += kAtOnce) {
@@ -63,7 +65,7 @@ Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, 
       timer.id = line.id, timer.clock = line.clock, timer.notify = line.notify, timer.signo = line.signo;
       timer.tid = (line.notify & SIGEV_THREAD_ID) != 0 ? line.tid : 0;
       timer.sigval = line.sigval;
-      timer.clock = store::lasting_clock(timer);
+      timer.clock = store::lasting_clock(timer, state::own_number_of(image, timer.tid));
       timer.interval_ns = nanoseconds(value.it_interval), timer.value_ns = nanoseconds(value.it_value);
       out.push_back(timer);
     }

@@ -22,6 +22,7 @@ class IntervalTimerQuestions {
 };
 
 /// By id; asked of the first thread in batches of their own, since there may be thousands.
-Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, proc::BatchedThread& leader, int pid);
+Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, proc::BatchedThread& leader,
+                                                       const store::ProcessImage& image);
 
 }  // namespace ckpt::capture

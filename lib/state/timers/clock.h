@@ -15,11 +15,11 @@ inline bool is_of_own_thread(const PosixTimer& timer) {
 }
 
 /// The clock of a timer, whichever thread makes it: that of a thread as the kernel numbers those of others
-/// (clock_getcpuclockid(3)). Who made a timer is not told, but whom it tells is.
-inline int lasting_clock(const PosixTimer& timer) {
+/// (clock_getcpuclockid(3)). Who made a timer is not told, but whom it tells is: `told`, as the process numbers it.
+inline int lasting_clock(const PosixTimer& timer, int told) {
   constexpr int kThreadClock = 6;  // CPUCLOCK_SCHED of one thread
   const bool of_thread = is_of_own_thread(timer) && (timer.notify & SIGEV_THREAD_ID) != 0;
-  return of_thread ? static_cast<int>(~static_cast<unsigned>(timer.tid) << 3) | kThreadClock : timer.clock;
+  return of_thread ? static_cast<int>(~static_cast<unsigned>(told) << 3) | kThreadClock : timer.clock;
 }
 
 }  // namespace ckpt::store

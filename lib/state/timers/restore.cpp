@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "lib/base/clock.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/timers/clock.h"
 
 namespace ckpt::restore {
@@ -43,12 +44,13 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, Sysc
       batch.add("count up to a timer's id", SYS_timer_delete, next);
     }
     next = timer.id + 1;
+    const int told = state::own_number_of(image, timer.tid);
     struct {  // struct sigevent of the kernel, 64 bytes
       uint64_t value;
       int32_t signo, notify, tid, pad[11];
-    } event{timer.sigval, timer.signo, timer.notify, timer.tid, {}};
+    } event{timer.sigval, timer.signo, timer.notify, told, {}};
     static_assert(sizeof event == 64);
-    batch.add("create a timer", SYS_timer_create, store::lasting_clock(timer), area.put(event), id);
+    batch.add("create a timer", SYS_timer_create, store::lasting_clock(timer, told), area.put(event), id);
     itimerspec setting{timespec_of(timer.interval_ns), timespec_of(timer.value_ns)};
     if (timer.value_ns != 0) batch.add("arm a timer", SYS_timer_settime, timer.id, 0, area.put(setting), 0);
   }
@@ -73,9 +75,14 @@ std::string obstacle(const store::PosixTimer& timer, const store::ProcessImage& 
   if (store::is_of_own_thread(timer) && image.threads.size() > 1 && (timer.notify & SIGEV_THREAD_ID) == 0)
     return "runs by the processor time of one thread, and nothing tells which";
   if (timer.clock >= 0) return "";
+  // A clock has the number that the process itself gave.
+  auto is_own = [&](int number) {
+    return std::any_of(image.threads.begin(), image.threads.end(),
+                       [&](const auto& thread) { return state::own_number(thread) == number; });
+  };
   const int owner = static_cast<int>(~(static_cast<unsigned>(timer.clock) >> 3 | 7u << 29));
   const bool of_thread = (timer.clock & 4) != 0;
-  if (owner == 0 || (of_thread ? has_thread(owner) : owner == image.pid)) return "";
+  if (owner == 0 || (of_thread ? is_own(owner) : owner == state::own_number(image))) return "";
   return fmt::format("runs by the processor time of {} {}, which {}", of_thread ? "thread" : "process", owner,
                      of_thread ? "has ended" : "is another one");
 }

@@ -66,7 +66,9 @@ void block_namespaces_for_children(Walk& walk, size_t process) {
     auto own = proc::read_link(pid, name), next = proc::read_link(pid, name + "_for_children");
     // Without a first child yet the link to a new pid namespace leads nowhere.
     if (own && next.has_value() != own.has_value() && next.error().code != Code::kNotFound) continue;
-    if (own && (!next || *next != *own)) {
+    if (own && next && *next != *own && name == "ns/pid") {
+      walk.seen[process].pids_for_children = *next;
+    } else if (own && (!next || *next != *own)) {
       walk.block(process, name + "_for_children",
                  std::string("the process has made a ") + ns +
                      " namespace for its children (unshare), which is not supported");
@@ -133,6 +135,15 @@ Namespaces::Namespaces(int first) {
     const bool may_differ = (name == "ns/mnt" && state::has_tree_root()) ||
                             ((name == "ns/cgroup" || name == "ns/user") && state::entered() != nullptr);
     if (ours && theirs) links_.push_back({name, *theirs, may_differ ? *theirs : *ours});
+  }
+}
+
+void Namespaces::compare_pids(Walk& walk, size_t process) const {
+  if (walk.out.image.processes[process].threads[0].inner_tids.empty()) return;
+  for (const Link& link : links_) {
+    auto theirs = link.name == "ns/pid" ? proc::read_link(walk.members[process].entry.pid, link.name) : link.first;
+    if (!theirs) walk.block(process, "its pid namespace", "nothing tells which one, now that it has ended");
+    else if (*theirs != link.first) walk.seen[process].apart.push_back(*theirs);
   }
 }
 

@@ -171,7 +171,7 @@ Result<Child> Child::create(int pid, RestorerArea& area, Parent parent) {
     if (stand_in > 0) end_stand_in(stand_in);
     return creation_error(pid, got == 0 ? ECHILD : static_cast<int>(-got));
   }
-  Child child(pid, area);
+  Child child({pid}, area);
   child.stand_in_ = stand_in;
   CKPT_TRY(child.attach());
   return child;
@@ -183,6 +183,7 @@ void Child::leave_parent() {
 
 Child::Child(Child&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
+      numbers_(std::move(other.numbers_)),
       area_(other.area_),
       threads_(std::move(other.threads_)),
       held_(std::move(other.held_)),
@@ -234,25 +235,63 @@ Result<void> Child::attach() {
   return run(batch);
 }
 
-Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
+namespace {
+
+/// As clone3 takes them: that of the innermost pid namespace first.
+void choose(const Numbers& numbers, RestorerArea& area, clone_args& args) {
+  if (numbers.all.empty()) return;
+  std::vector<pid_t> list(numbers.all.rbegin(), numbers.all.rend());
+  args.set_tid = area.put_bytes({reinterpret_cast<const std::byte*>(list.data()), list.size() * sizeof(pid_t)});
+  args.set_tid_size = list.size();
+}
+
+}  // namespace
+
+/// Of a child that it has by this number: all of the child's numbers.
+Result<std::vector<int>> Child::find_child(int number) const {
+  CKPT_TRY_ASSIGN(const std::vector<int> children, proc::read_children(pid_));
+  for (const int child : children) {
+    auto status = proc::read_status(child, child);
+    if (status && status->ns_pids.size() >= numbers_.size() && status->ns_pids[numbers_.size() - 1] == number)
+      return status->ns_pids;
+  }
+  return fail(Code::kNotFound, fmt::format("process {}", pid_), fmt::format("has no child {} any more", number));
+}
+
+Result<Child> Child::fork(const Numbers& numbers, uint64_t flags, int exit_signal) {
   clone_args args{};
   args.flags = flags | CLONE_PTRACE;
   args.exit_signal = static_cast<uint64_t>(exit_signal);
-  if (pid != 0) {
-    args.set_tid = area_->put(static_cast<pid_t>(pid));
-    args.set_tid_size = 1;
-  }
+  choose(numbers, *area_, args);
   SyscallBatch batch;
   batch.add("create a process", SYS_clone3, area_->put(args), sizeof args);
   Result<void> made = run(batch);
   const int64_t result = batch.calls()[0].result;
-  if (!made)
-    return proc::is_error(result) ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
-  Child child(static_cast<int>(result), *area_);
+  if (!made) {
+    const int wanted = numbers.all.empty() || !numbers.whole ? 0 : numbers.all.front();
+    return proc::is_error(result) ? creation_error(wanted, static_cast<int>(-result)) : std::move(made).error();
+  }
+  std::vector<int> all = numbers.all;
+  if (all.empty() || !numbers.whole) {
+    CKPT_TRY_ASSIGN(all, numbers_.size() == 1 ? Result<std::vector<int>>({static_cast<int>(result)})
+                                              : find_child(static_cast<int>(result)));
+  }
+  Child child(std::move(all), *area_);
   child.threads_.push_back(child.pid_);
   child.held_ = held_;
   CKPT_TRY(child.await_threads({child.pid_}));
   return child;
+}
+
+Result<void> Child::enter_pid_namespace(int member) {
+  SyscallBatch open;
+  open.add("open a pidfd", SYS_pidfd_open, member, 0);
+  CKPT_TRY(run(open));
+  const int64_t handle = open.calls()[0].result;
+  SyscallBatch enter;
+  enter.add("enter a pid namespace", SYS_setns, handle, CLONE_NEWPID);
+  enter.add("close a pidfd", SYS_close, handle);
+  return run(enter);
 }
 
 namespace {
@@ -325,7 +364,7 @@ Result<void> Child::end(int status) {
     batch.add("leave no core", SYS_prlimit64, 0, kCoreLimit, area_->put(std::array<uint64_t, 2>{0, 0}), 0);
     batch.add("let a signal through", SYS_rt_sigprocmask, kUnblock, area_->put(uint64_t{1} << (signal - 1)), 0,
               kSetSize);
-    batch.add("end by a signal", SYS_kill, pid_, signal);
+    batch.add("end by a signal", SYS_kill, numbers_.back(), signal);
   }
   CKPT_TRY(start(pid_, batch));
   for (;;) {
@@ -361,11 +400,11 @@ Result<void> Child::end_thread(int tid) {
   }
 }
 
-void Child::add_thread(SyscallBatch& batch, int tid) {
+void Child::add_thread(SyscallBatch& batch, const Numbers& numbers) {
   clone_args args{};
   // CLONE_PTRACE attaches it with the leader's options, and spares the leader a stop for every thread it makes.
   args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PTRACE;
-  if (tid != 0) args.set_tid = area_->put(static_cast<pid_t>(tid)), args.set_tid_size = 1;
+  choose(numbers, *area_, args);
   batch.add("create a thread", SYS_clone3, area_->put(args), sizeof args);
 }
 

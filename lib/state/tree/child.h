@@ -16,6 +16,23 @@
 
 namespace ckpt::restore {
 
+/// The numbers of a process or thread that is to be made: that in ckpt's pid namespace first, then those in each
+/// further one that it is in.
+struct Numbers {
+  Numbers(int number) : all(number == 0 ? std::vector<int>() : std::vector<int>{number}) {}  // NOLINT: one, or any
+  Numbers(int number, const std::vector<int>& inner) : all{number} {
+    all.insert(all.end(), inner.begin(), inner.end());
+  }
+  /// Those of the innermost alone are chosen, the kernel gives out the others.
+  static Numbers innermost(std::vector<int> chosen) {
+    Numbers out(0);
+    out.all = std::move(chosen), out.whole = false;
+    return out;
+  }
+  std::vector<int> all;  ///< the innermost last; empty: any
+  bool whole = true;
+};
+
 /// It may have children of its own, built like it. Owned by the thread that made it. It is attached with
 /// PTRACE_O_EXITKILL and its destructor kills and reaps it, so that neither a failure nor the death of ckpt leaves half
 /// a process; `release` is the good end.
@@ -34,8 +51,10 @@ class Child {
   ~Child();
 
   /// A child of this one (with CLONE_PARENT in `flags`: of its parent), attached like it and standing at its first
-  /// instruction. `pid` 0: any number.
-  Result<Child> fork(int pid, uint64_t flags, int exit_signal);
+  /// instruction. With CLONE_NEWPID it is the first one of a pid namespace.
+  Result<Child> fork(const Numbers& numbers, uint64_t flags, int exit_signal);
+  /// What it makes from then on is born in the pid namespace of process `member`, as this one has it.
+  Result<void> enter_pid_namespace(int member);
   /// Ends by itself with a status as wait(2) gives it, SIGKILL for instance. It is then a zombie of its parent's.
   Result<void> end(int status);
   /// Every thread into a group-stop, as `signal` (SIGSTOP, SIGTSTP, ...) does it; `go_on`: and out of it again, as by
@@ -50,6 +69,8 @@ class Child {
   void hold(HeldMemory memory) { held_ = std::make_shared<const HeldMemory>(std::move(memory)); }
 
   int pid() const { return pid_; }
+  /// All of its numbers, the one that ckpt knows it by first.
+  const std::vector<int>& numbers() const { return numbers_; }
   /// The leader first.
   const std::vector<int>& threads() const { return threads_; }
   RestorerArea& area() { return *area_; }
@@ -64,8 +85,8 @@ class Child {
   };
   Result<void> run_all(const std::vector<Task>& tasks);
 
-  /// One more thread with this tid (0: any); it stands at its first instruction. Call `await_threads` after a batch.
-  void add_thread(SyscallBatch& batch, int tid);
+  /// One more thread with these numbers; it stands at its first instruction. Call `await_threads` after a batch.
+  void add_thread(SyscallBatch& batch, const Numbers& numbers);
   Result<void> await_threads(const std::vector<int>& tids);
   /// A thread that is not the leader.
   Result<void> end_thread(int tid);
@@ -85,12 +106,15 @@ class Child {
 
  private:
   Result<bool> enter_stop(int signal);
-  explicit Child(int pid, RestorerArea& area) : pid_(pid), area_(&area) {}
+  Child(std::vector<int> numbers, RestorerArea& area)
+      : pid_(numbers.front()), numbers_(std::move(numbers)), area_(&area) {}
+  Result<std::vector<int>> find_child(int number) const;
   Result<void> attach();
   Result<const Call*> start(int tid, const SyscallBatch& batch);
   Result<void> finish(int tid, SyscallBatch& batch, const Call* table);
 
   int pid_;
+  std::vector<int> numbers_;
   RestorerArea* area_;
   std::vector<int> threads_;
   std::shared_ptr<const HeldMemory> held_;

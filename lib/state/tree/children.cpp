@@ -3,15 +3,18 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "lib/state/namespaces/pids.h"
+
 namespace ckpt::capture {
 
-ChildQuestions::ChildQuestions(proc::CallList& calls, const store::TreeImage& tree, int parent) {
+ChildQuestions::ChildQuestions(proc::CallList& calls, const store::TreeImage& tree, size_t parent) {
   constexpr uint64_t kOptions = WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT | __WALL;
   for (const store::ProcessImage& process : tree.processes) {
-    if (process.parent_pid != parent || process.zombie) continue;
+    if (process.parent_pid != tree.processes[parent].pid || process.zombie) continue;
+    const int number = state::number_seen_by(tree, parent, process.pid);
     children_.push_back(process.pid);
     calls_.push_back(calls.add("ask for its children", SYS_waitid,
-                               {P_PID, static_cast<uint64_t>(process.pid), 0, kOptions, 0}, sizeof(siginfo_t),
+                               {P_PID, static_cast<uint64_t>(number), 0, kOptions, 0}, sizeof(siginfo_t),
                                proc::kThird));
   }
 }

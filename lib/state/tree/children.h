@@ -11,7 +11,7 @@ namespace ckpt::capture {
 /// Asked of a thread of the parent; nothing is taken.
 class ChildQuestions {
  public:
-  ChildQuestions(proc::CallList& calls, const store::TreeImage& tree, int parent);
+  ChildQuestions(proc::CallList& calls, const store::TreeImage& tree, size_t parent);
   /// Fills `wait_status` of the children.
   void take(const proc::CallList& calls, store::TreeImage& tree) const;
 

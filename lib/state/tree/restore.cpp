@@ -19,6 +19,7 @@
 
 #include "lib/base/io.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/pids.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/state/terminals/restore.h"
 
@@ -54,7 +55,7 @@ Tree::~Tree() {
   if (released_) return;
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   helpers_.clear();
-  while (!children_.empty()) children_.pop_back();
+  end_all();
   for (const ProcessImage& process : image_.processes) ::waitpid(process.pid, nullptr, WNOHANG | __WALL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
@@ -101,7 +102,9 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
                 "was in a session whose leader is not of the tree: it cannot become a child of ckpt's caller");
   }
   CKPT_TRY_ASSIGN(Helper * helper,
-                  add_helper(needed, -1, [&](int number) { return Child::create(number, area, parent); }));
+                  add_helper(needed, -1, [&](const Numbers& numbers) {
+                    return Child::create(numbers.all.front(), area, parent);
+                  }));
   CKPT_TRY(leave_keyring(helper->child));
   SyscallBatch batch;
   batch.add("begin a session", SYS_setsid);
@@ -178,8 +181,13 @@ Result<void> Tree::make(RestorerArea& area, Child::Parent parent_of_root) {
   CKPT_TRY(make_root(area, parent_of_root));
   CKPT_TRY(enter_namespaces());
   CKPT_TRY(started(0));
-  CKPT_TRY(create_deferred());
-  CKPT_TRY(join_groups());
+  for (;;) {
+    CKPT_TRY(create_deferred());
+    CKPT_TRY(join_groups());
+    if (entries_.empty()) break;
+    CKPT_TRY(create_inner());
+  }
+  CKPT_TRY(leave_to_inner());
   weigh_sessions();
   CKPT_TRY(give_terminals());
   return end_helpers();
@@ -195,6 +203,10 @@ Result<void> Tree::grow(size_t process) {
   std::vector<size_t> late;
   for (size_t i = process + 1; i < image_.processes.size(); ++i) {
     if (image_.processes[i].parent_pid != p.pid) continue;
+    if (enters(i)) {
+      entries_.push_back(i);
+      continue;
+    }
     const int needed = needed_session(i);
     if (needed == session_[process] || (needed == kAny && !leads)) CKPT_TRY(create(i, process, false));
     else late.push_back(i);
@@ -234,7 +246,7 @@ Result<void> Tree::create(size_t process, size_t creator, bool as_sibling) {
     return create(process, sibling, true);
   }
   if (as_sibling) flags |= CLONE_PARENT;
-  CKPT_TRY_ASSIGN(Child child, children_[creator]->fork(p.pid, flags, as_sibling ? 0 : p.exit_signal));
+  CKPT_TRY_ASSIGN(Child child, fork_into(process, creator, flags, as_sibling ? 0 : p.exit_signal));
   children_[process].emplace(std::move(child));
   session_[process] = session_[creator];
   return started(process);
@@ -273,7 +285,10 @@ Result<void> Tree::create_deferred() {
 Result<bool> Tree::create_by_another(size_t process) {
   const ProcessImage& p = image_.processes[process];
   const int needed = needed_session(process);
-  auto in_session = [&](size_t i) { return children_[i] && session_[i] == needed; };
+  const std::vector<int> where = state::pid_namespaces_of(image_, process);
+  auto in_session = [&](size_t i) {
+    return children_[i] && session_[i] == needed && state::pid_namespaces_of(image_, i) == where;
+  };
   for (size_t i = 1; i < image_.processes.size(); ++i) {
     if (!in_session(i) || image_.processes[i].parent_pid != p.parent_pid) continue;
     CKPT_TRY(create(process, i, true));
@@ -291,9 +306,10 @@ Result<bool> Tree::create_by_another(size_t process) {
   return false;
 }
 
-/// `make` gets the number; where that is taken, one from the upper end that no process of the tree will want.
-Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(int)>& make) {
-  auto made = make(number);
+/// `make` gets the numbers; where the first is taken, one from the upper end that no process of the tree will want.
+Result<Child> Tree::make_helper(const Numbers& numbers, const Making& make) {
+  const int number = numbers.all.front();
+  auto made = make(numbers);
   if (made || made.error().code != Code::kBusy) return made;
   const std::string holder = holder_of(number);
   auto is_wanted = [&](int candidate) {
@@ -308,7 +324,9 @@ Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(in
   int other = limit ? std::atoi(limit->c_str()) : 32768;
   for (int i = 0; i < kTries; ++i) {
     for (--other; is_wanted(other);) --other;
-    auto again = make(other);
+    Numbers others = numbers;
+    others.all.front() = other;
+    auto again = make(others);
     if (!again && again.error().code == Code::kBusy) continue;
     if (again)
       progress_.note(
@@ -319,8 +337,8 @@ Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(in
   return made;
 }
 
-Result<Tree::Helper*> Tree::add_helper(int number, int parent, const std::function<Result<Child>(int)>& make) {
-  CKPT_TRY_ASSIGN(Child child, make_helper(number, make));
+Result<Tree::Helper*> Tree::add_helper(int number, int parent, const Making& make) {
+  CKPT_TRY_ASSIGN(Child child, make_helper({number, state::inner_numbers_of_leader(image_, number)}, make));
   auto [place, is_new] = helpers_.emplace(number, Helper{std::move(child), parent});
   return &place->second;
 }
@@ -336,14 +354,14 @@ Result<void> Tree::create_through_helper(size_t process) {
   if (helper == nullptr) {
     // CLONE_PARENT below hands its exit signal on; the SIGCHLD of its own end is dropped with those of other helpers.
     const int exit_signal = p.exit_signal == SIGCHLD ? SIGCHLD : 0;
-    CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](int number) {
-                      return children_[static_cast<size_t>(parent)]->fork(number, 0, exit_signal);
+    CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](const Numbers& numbers) {
+                      return children_[static_cast<size_t>(parent)]->fork(numbers, 0, exit_signal);
                     }));
     SyscallBatch batch;
     batch.add("begin a session", SYS_setsid);
     CKPT_TRY(helper->child.run(batch));
   }
-  CKPT_TRY_ASSIGN(Child child, helper->child.fork(p.pid, CLONE_PARENT, 0));
+  CKPT_TRY_ASSIGN(Child child, helper->child.fork(numbers_of(process), CLONE_PARENT, 0));
   children_[process].emplace(std::move(child));
   session_[process] = needed;
   return started(process);
@@ -353,13 +371,12 @@ Result<void> Tree::create_through_helper(size_t process) {
 /// and the next adopter above takes it, as it once did.
 Result<void> Tree::create_through_intermediate(size_t process, size_t creator) {
   const ProcessImage& p = image_.processes[process];
-  CKPT_TRY_ASSIGN(Child between, children_[creator]->fork(0, 0, 0));
-  CKPT_TRY_ASSIGN(Child child, between.fork(p.pid, 0, p.exit_signal));
+  CKPT_TRY_ASSIGN(Child between, children_[creator]->fork(spare_inner_numbers(creator), 0, 0));
+  CKPT_TRY_ASSIGN(Child child, between.fork(numbers_of(process), 0, p.exit_signal));
   children_[process].emplace(std::move(child));
   session_[process] = session_[creator];
-  const int gone = between.pid();
   CKPT_TRY(between.end(SIGKILL));
-  CKPT_TRY(reap(*children_[creator], gone));
+  CKPT_TRY(reap(*children_[creator], between));
   CKPT_TRY_ASSIGN(int parent, children_[process]->parent());
   if (parent != p.parent_pid) {
     return fail(Code::kUnsupported, fmt::format("process {}", p.pid),
@@ -368,9 +385,9 @@ Result<void> Tree::create_through_intermediate(size_t process, size_t creator) {
   return started(process);
 }
 
-Result<void> Tree::reap(Child& parent, int pid) {
+Result<void> Tree::reap(Child& parent, const Child& ended) {
   SyscallBatch batch;
-  batch.add("reap a helper", SYS_wait4, pid, 0, __WALL, 0);
+  batch.add("reap a helper", SYS_wait4, ended.numbers()[parent.numbers().size() - 1], 0, __WALL, 0);
   return parent.run(batch);
 }
 
@@ -381,27 +398,34 @@ bool is_outside_group(const ProcessImage& p, int session) { return p.outside_gro
 Result<void> Tree::join_groups() {
   for (size_t i = 0; i < image_.processes.size(); ++i) {
     const ProcessImage& p = image_.processes[i];
-    if (p.group != p.pid || p.session == p.pid) continue;
+    if (!children_[i] || p.group != p.pid || p.session == p.pid) continue;
     SyscallBatch batch;
     batch.add("begin a process group", SYS_setpgid, 0, 0);
     CKPT_TRY(children_[i]->run(batch));
   }
   for (size_t i = 0; i < image_.processes.size(); ++i) {
     const ProcessImage& p = image_.processes[i];
-    if (p.group == p.pid || p.group == 0 || is_outside_group(p, session_[i])) continue;
-    if (index_of(p.group) < 0 && helpers_.count(p.group) == 0) {
-      CKPT_TRY_ASSIGN(Helper * helper, add_helper(p.group, static_cast<int>(i),
-                                                  [&](int number) { return children_[i]->fork(number, 0, 0); }));
-      SyscallBatch batch;
-      batch.add("begin a process group", SYS_setpgid, 0, 0);
-      CKPT_TRY(helper->child.run(batch));
-    }
-    auto helper = helpers_.find(p.group);
-    SyscallBatch batch;
-    batch.add("join a process group", SYS_setpgid, 0, helper != helpers_.end() ? helper->second.child.pid() : p.group);
-    CKPT_TRY(children_[i]->run(batch));
+    if (!children_[i] || p.group == p.pid || p.group == 0 || is_outside_group(p, session_[i])) continue;
+    CKPT_TRY(join_group(i));
   }
   return {};
+}
+
+Result<void> Tree::join_group(size_t process) {
+  const ProcessImage& p = image_.processes[process];
+  Child& child = *children_[process];
+  // A group without a number where the process is: it was born in it.
+  if (!p.inner_groups.empty() && p.inner_groups.back() == 0) return {};
+  if (index_of(p.group) < 0 && helpers_.count(p.group) == 0) {
+    CKPT_TRY_ASSIGN(Helper * helper, add_helper(p.group, static_cast<int>(process),
+                                                [&](const Numbers& numbers) { return child.fork(numbers, 0, 0); }));
+    SyscallBatch batch;
+    batch.add("begin a process group", SYS_setpgid, 0, 0);
+    CKPT_TRY(helper->child.run(batch));
+  }
+  SyscallBatch batch;
+  batch.add("join a process group", SYS_setpgid, 0, seen_by(process, p.group));
+  return child.run(batch);
 }
 
 /// Who of a session has left its terminal, and which group is in the foreground.
@@ -414,7 +438,8 @@ Result<void> Tree::give_terminals() {
       if (p.terminal == 0 && p.pid != session && !p.zombie) give_up_controlling_terminal(slave, batch);
       if (p.pid == session) {
         for (const store::Terminal& terminal : image_.terminals) {
-          if (terminal.session == session) set_foreground_group(terminal, slave, children_[i]->area(), batch);
+          if (terminal.session == session)
+            set_foreground_group(seen_by(i, terminal.foreground), slave, children_[i]->area(), batch);
         }
       }
       CKPT_TRY(children_[i]->run(batch));
@@ -425,9 +450,8 @@ Result<void> Tree::give_terminals() {
 
 Result<void> Tree::end_helpers() {
   for (auto& [number, helper] : helpers_) {
-    const int pid = helper.child.pid();
     CKPT_TRY(helper.child.end(SIGKILL));
-    if (helper.parent >= 0) CKPT_TRY(reap(*children_[static_cast<size_t>(helper.parent)], pid));
+    if (helper.parent >= 0) CKPT_TRY(reap(*children_[static_cast<size_t>(helper.parent)], helper.child));
   }
   helpers_.clear();
   return {};

@@ -46,6 +46,7 @@ class Tree {
     Child child;
     int parent;  ///< index of the process that must reap it; -1: ckpt
   };
+  using Making = std::function<Result<Child>(const Numbers&)>;
 
   Result<void> make_root(RestorerArea& area, Child::Parent parent);
   Result<void> leave_keyring(Child& child);
@@ -57,13 +58,25 @@ class Tree {
   Result<void> create_through_helper(size_t process);
   Result<void> create_through_intermediate(size_t process, size_t creator);
   Result<void> started(size_t process);
-  Result<Helper*> add_helper(int number, int parent, const std::function<Result<Child>(int)>& make);
-  Result<Child> make_helper(int number, const std::function<Result<Child>(int)>& make);
+  Result<Helper*> add_helper(int number, int parent, const Making& make);
+  Result<Child> make_helper(const Numbers& numbers, const Making& make);
   Result<void> join_groups();
+  Result<void> join_group(size_t process);
+  // Of pid namespaces within that of the first process (inner.cpp).
+  bool enters(size_t process) const;
+  bool is_there(int pid_namespace) const;
+  Result<void> create_inner();
+  Result<Child> fork_into(size_t process, size_t creator, uint64_t flags, int exit_signal);
+  Result<void> step_over_inner(Child& first) const;
+  Result<void> leave_to_inner();
+  Numbers numbers_of(size_t process) const;
+  Numbers spare_inner_numbers(size_t process) const;
+  int seen_by(size_t viewer, int number) const;
+  void end_all();
   void weigh_sessions();
   Result<void> give_terminals();
   Result<void> end_helpers();
-  Result<void> reap(Child& parent, int pid);
+  Result<void> reap(Child& parent, const Child& ended);
   int session_to_make(const store::ProcessImage& p) const;
   int needed_session(size_t process) const;
   int index_of(int pid) const;
@@ -76,6 +89,7 @@ class Tree {
   std::map<int, Helper> helpers_;   ///< by the image's number, which it may not have got
   std::map<size_t, int> session_;   ///< of what exists, as it is now
   std::vector<size_t> deferred_;
+  std::vector<size_t> entries_;  ///< what is born in a pid namespace that its parent is not in
   std::function<Result<void>(size_t, Child&)> before_children_;
   bool released_ = false;
 };

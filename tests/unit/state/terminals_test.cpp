@@ -449,7 +449,7 @@ TEST_CASE("terminals: the leader of a session takes its terminal, and what it ma
   restore::SyscallBatch batch;
   batch.add("lead a session", SYS_setsid);
   restore::take_controlling_terminal(pair.slave.get(), batch);
-  restore::set_foreground_group(record, pair.slave.get(), *area, batch);
+  restore::set_foreground_group(record.foreground, pair.slave.get(), *area, batch);
   REQUIRE(child->run(batch));
   auto stat = proc::read_stat(number);
   REQUIRE(stat);

@@ -78,15 +78,15 @@ class Fill {
   void one(WaitStatus& v) { v = static_cast<WaitStatus>(rng_() % 3); }
   void one(SharedMemory::Kind& v) { v = static_cast<SharedMemory::Kind>(rng_() % 3); }
   void one(Thread& v) {
-    auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
-           robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority,
-           runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective,
-           bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy, util_min, util_max, mce,
-           flusher, labels, personality] = v;
-    all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
-        robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime,
-        deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding,
-        ambient, securebits, death, speculation, no_new, cgroups, mempolicy, flusher, labels);
+    auto& [tid, inner_tids, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size,
+           alt_flags, robust, robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags,
+           nice, priority, runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable,
+           permitted, effective, bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy,
+           util_min, util_max, mce, flusher, labels, personality] = v;
+    all(tid, inner_tids, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags,
+        robust, robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice,
+        priority, runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted,
+        effective, bounding, ambient, securebits, death, speculation, no_new, cgroups, mempolicy, flusher, labels);
     death = 12, util_min = 12, util_max = 1024, mce = 1, personality = 0x0040000;
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
@@ -249,17 +249,18 @@ class Fill {
   }
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
-           sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
-           actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp,
-           cgroups, policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp,
-           thp_but, merge, tiles, timer_ids, slots, autogroup, gpu_thread, oom, filter, further, arguments] = v;
+           sighand_of, inner_groups, inner_sessions, pid_for_children, outside_session, outside_group, terminal,
+           stopped, stop_signal, wait_status, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, barriers, future, login_uid,
+           personality, dumpable, death, subreaper, thp, thp_but, merge, tiles, timer_ids, slots, autogroup,
+           gpu_thread, oom, filter, further, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
-        sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
-        actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
-        policies, mask, barriers, future, login_uid, personality, dumpable, death, subreaper, thp, thp_but, merge,
-        tiles, timer_ids, gpu_thread, oom, filter, arguments);
+        sighand_of, inner_groups, inner_sessions, outside_session, outside_group, terminal, stopped, stop_signal,
+        wait_status, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root,
+        limits, locks, seccomp, cgroups, policies, mask, barriers, future, login_uid, personality, dumpable, death,
+        subreaper, thp, thp_but, merge, tiles, timer_ids, gpu_thread, oom, filter, arguments);
     slots = 64, autogroup = -7;
-    further = {0, 2};
+    further = {0, 2}, pid_for_children = 2;
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = fs_of = sighand_of = -1;
     map_end_ = 0;
@@ -296,8 +297,9 @@ class Fill {
     all(own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts, further);
   }
   void one(FurtherNamespace& v) {
-    auto& [kind, hostname, domainname, ipc_limits, network, mounts] = v;
+    auto& [kind, parent, hostname, domainname, ipc_limits, network, mounts] = v;
     all(kind, hostname, domainname, ipc_limits, network, mounts);
+    parent = 5;
   }
   void one(FileAttribute& v) {
     auto& [name, value] = v;
@@ -309,8 +311,9 @@ class Fill {
     link_of = -1, space = 17;
   }
   void one(MountedFilesystem& v) {
-    auto& [device, type, source, options, files] = v;
+    auto& [device, type, source, options, files, pid_namespace] = v;
     all(device, type, source, options, files);
+    pid_namespace = 4;
   }
   void one(Mount& v) {
     auto& [parent, filesystem, root, point, options, shared, slave, external, host, device, inode, problem] = v;
