@@ -10,6 +10,7 @@
 #include "lib/state/files/restore.h"
 #include "lib/state/host_check.h"
 #include "lib/state/memory_policies/restore.h"
+#include "lib/state/namespaces/further.h"
 #include "lib/state/namespaces/pids.h"
 #include "lib/state/timers/restore.h"
 #include "lib/state/validate.h"
@@ -97,6 +98,14 @@ void check_policies(const TreeImage& tree, Reasons& reasons) {
 
 /// The thread of the kernel that polls a ring would have rights outside, or keep its process from entering.
 void check_polled_rings(const TreeImage& tree, Reasons& reasons) {
+  for (const store::IoUring& ring : tree.io_urings) {
+    const auto process = static_cast<size_t>(ring.process);
+    if (ring.poller.empty() || state::further_of(tree, process, "mnt") < 0) continue;
+    reasons.add(Code::kUnsupported,
+                fmt::format("process {}: an io_uring that a thread of the kernel polls (IORING_SETUP_SQPOLL), in a "
+                            "mount namespace that is not the first process's, is not supported",
+                            tree.processes[process].pid));
+  }
   const bool polled = std::any_of(tree.io_urings.begin(), tree.io_urings.end(),
                                   [](const store::IoUring& ring) { return !ring.poller.empty(); });
   if (!polled || !tree.namespaces.has("user")) return;

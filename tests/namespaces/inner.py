@@ -249,6 +249,16 @@ def busy(place):
         inner.end()
 
 
+def peers(place):
+    """Who would be told of a peer by a number that the peer's socket cannot have yet."""
+    inner = Inner(place, "peers", "sock_peercred", "shell")
+    try:
+        ckpt("dump", "-p", inner.root, "-f", os.path.join(place.path, "peers-image"), "-R").expect(0, "SO_PEERCRED", "give others there the number 0")
+        inner.check()
+    finally:
+        inner.end()
+
+
 REFUSED = (
     ("time", "unshare --time --fork sleep 60", "another one than that of its tree's first process"),
     ("made", "exec 8< /dev/null; exec python3 -c 'import ctypes, os; ctypes.CDLL(None).unshare(0x20000000); os.execvp(\"sleep\", [\"sleep\", \"60\"])'",
@@ -296,5 +306,5 @@ if __name__ == "__main__":
             ("tree_daemon", "shell", False), ("timer_thread", "deep", False), ("mem_shared_anonymous", "without proc", False), ("signals_pending", "deep", False),
             ("files", "masked", False), ("epoll", "entered", False), ("tree_pid_namespaces", "shell", False), ("threads", "shell", True), ("pidfd", "deep", True))
     sys.exit(run_cases("inner", [(f"{target}, {shape}{', own' if own else ''}", lambda place, target=target, shape=shape, own=own: goes_on(place, target, shape, own))
-                                 for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("refused", refused)],
+                                 for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("peers", peers), ("refused", refused)],
                        ("unshare", "nsenter", "mount", "setsid")))

@@ -51,6 +51,11 @@ TEST_CASE("plan: what restore can make stands, what it cannot is refused") {
        [](auto& t) {
          t.processes[0].threads.push_back(t.processes[0].threads[0]), t.processes[0].threads[1].tid = 90;
        }},
+      {"a polled ring in other mounts",
+       [](auto& t) {
+         t.io_urings.resize(1), t.io_urings[0].poller.resize(1), t.io_urings[0].process = 1;
+         t.namespaces.further.resize(1), t.namespaces.further[0].kind = "mnt", t.processes[1].namespaces = {0};
+       }},
       {"a number beyond every limit",
        [](auto& t) {
          t.processes[1].threads.push_back(t.processes[1].threads[0]), t.processes[1].threads[1].tid = 1 << 30;
