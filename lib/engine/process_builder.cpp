@@ -41,7 +41,7 @@ Result<void> ProcessBuilder::place() {
   SyscallBatch batch;
   place_descriptors(tree_, descriptors_, index_, base_, child_.area(), batch);
   CKPT_TRY(child_.run(batch));
-  CKPT_TRY(open_proc_files(tree_, index_, child_));
+  CKPT_TRY(open_proc_files(tree_, index_, false, child_));
   CKPT_TRY(open_pidfds(tree_, index_, spare_, child_));
   return make_polled_rings(reader_, index_, [&](int description) { return descriptors_.source(description); },
                            child_);
@@ -140,7 +140,8 @@ Result<void> ProcessBuilder::enter_namespaces(const std::vector<int>& further, b
     if (kind != "pid" && (kind == "mnt") == mounts)
       batch.add("enter a namespace", SYS_setns, further[static_cast<size_t>(index)], state::further_flag(kind));
   }
-  return child_.run(batch);
+  CKPT_TRY(child_.run(batch));
+  return mounts && image_.descriptors_of < 0 ? open_proc_files(tree_, index_, true, child_) : Result<void>();
 }
 
 Result<void> ProcessBuilder::enter_user_namespace(int handle) {

@@ -72,6 +72,7 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
     case DescriptorKind::kPidfd: return tree.process_handles.size();
     case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
     case DescriptorKind::kIoUring: return tree.io_urings.size();
+    case DescriptorKind::kProcFile: return tree.namespaces.further.size();
 #define CKPT_NONE(Type, member, inode) case DescriptorKind::k##Type:
       CKPT_PLAIN_KINDS(CKPT_NONE)
 #undef CKPT_NONE
@@ -80,8 +81,7 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
     case DescriptorKind::kPipe:
     case DescriptorKind::kExternal:
     case DescriptorKind::kMemfd:
-    case DescriptorKind::kFifo:
-    case DescriptorKind::kProcFile: break;
+    case DescriptorKind::kFifo: break;
   }
   return 0;
 }

@@ -264,7 +264,8 @@ REFUSED = (
     ("made", "exec 8< /dev/null; exec python3 -c 'import ctypes, os; ctypes.CDLL(None).unshare(0x20000000); os.execvp(\"sleep\", [\"sleep\", \"60\"])'",
      "time namespace for its children|pid_for_children"),
     ("strangers", "nsenter --pid=/proc/self/fd/7 sleep 60", "whose first process is not of the tree"),
-    ("proc file", f"{SANDBOX} sh -c 'exec 8< /proc/1/status; exec sleep 60'", "of the /proc of a further pid namespace"),
+    ("proc file", f"{SANDBOX} sh -c 'mount --bind /proc /mnt; exec 8< /mnt/1/status; exec sleep 60'", "of the /proc of a further pid namespace"),
+    ("proc folder", f"{SANDBOX} sh -c 'cd /proc/sys; exec sleep 60'", "of the /proc of a further pid namespace"),
     ("user", "unshare --user --map-root-user --pid --fork sleep 60", "another one than that of its tree's first process"),
 )
 
@@ -304,7 +305,8 @@ if __name__ == "__main__":
     become_subreaper()
     WHAT = (("threads", "shell", False), ("tree_sessions", "shell", False), ("tree_zombies", "first", False), ("terminal_session", "shell", False),
             ("tree_daemon", "shell", False), ("timer_thread", "deep", False), ("mem_shared_anonymous", "without proc", False), ("signals_pending", "deep", False),
-            ("files", "masked", False), ("epoll", "entered", False), ("tree_pid_namespaces", "shell", False), ("threads", "shell", True), ("pidfd", "deep", True))
+            ("files", "masked", False), ("epoll", "entered", False), ("tree_pid_namespaces", "shell", False), ("threads", "shell", True), ("pidfd", "deep", True),
+            ("proc_files", "shell", False), ("proc_files", "deep", True))
     sys.exit(run_cases("inner", [(f"{target}, {shape}{', own' if own else ''}", lambda place, target=target, shape=shape, own=own: goes_on(place, target, shape, own))
                                  for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("peers", peers), ("refused", refused)],
                        ("unshare", "nsenter", "mount", "setsid")))

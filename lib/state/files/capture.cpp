@@ -6,10 +6,12 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
 #include "lib/state/files/plain_devices.h"
+#include "lib/state/namespaces/pids.h"
 
 namespace ckpt::capture {
 
@@ -58,13 +60,50 @@ Result<bool> take_file(DescriptorContext& context, const Place& place, const str
   return true;
 }
 
+namespace {
+
+/// A process of the tree that has this number in a further pid namespace.
+bool is_inside(const store::TreeImage& tree, int pid_namespace, int number) {
+  const size_t level = state::pid_namespaces_above(tree.namespaces, pid_namespace).size();
+  for (size_t i = 0; i < tree.processes.size(); ++i) {
+    const std::vector<int> own = state::pid_namespaces_of(tree, i);
+    const std::vector<int>& inner = tree.processes[i].threads[0].inner_tids;
+    if (own.size() >= level && own[level - 1] == pid_namespace && inner[level - 1] == number) return true;
+  }
+  return false;
+}
+
+/// Whether it is what a process finds at /proc.
+bool is_proc_of(const Walk& walk, size_t process, int pid_namespace) {
+  const int index = walk.mounts_of(process);
+  if (index < 0) return false;
+  const store::Mounts& all = walk.out.image.namespaces.further[static_cast<size_t>(index)].mounts;
+  return std::any_of(all.mounts.begin(), all.mounts.end(), [&](const store::Mount& mount) {
+    return mount.point == "/proc" && mount.root == "/" &&
+           all.filesystems[static_cast<size_t>(mount.filesystem)].pid_namespace == pid_namespace;
+  });
+}
+
+/// Of whatever its /proc shows: nothing of that is there before the processes are.
+bool take_inner_proc_file(DescriptorContext& context, const Place& place, int pid_namespace, int pid, Descriptor& d) {
+  if (!is_proc_of(context.walk, place.process, pid_namespace))
+    return context.block(place, "of the /proc of a further pid namespace, by another path (" + place.link + ")"), false;
+  if (pid != 0 && !is_inside(context.out.image, pid_namespace, pid))
+    return context.block(place, "a file of another process (" + place.link + ")"), false;
+  d.kind = DescriptorKind::kProcFile;
+  d.external = place.link, d.object = pid_namespace;
+  return true;
+}
+
+}  // namespace
+
 Result<bool> take_proc_file(DescriptorContext& context, const Place& place, const struct stat& st, Descriptor& d) {
   int pid = 0;
   const char* number = place.link.c_str() + std::string_view("/proc/").size();
   auto [end, ec] = std::from_chars(number, number + std::strlen(number), pid);
+  const int inner = context.walk.files.inner_proc_of(st);
+  if (inner >= 0) return take_inner_proc_file(context, place, inner, ec == std::errc() ? pid : 0, d);
   if (ec != std::errc()) return take_file(context, place, st, d);
-  if (context.walk.files.is_inner_proc(st))
-    return context.block(place, "a file of the /proc of a further pid namespace (" + place.link + ")"), false;
   if (context.out.find(pid) < 0) return context.block(place, "a file of another process (" + place.link + ")"), false;
   d.kind = DescriptorKind::kProcFile;
   d.external = place.link;

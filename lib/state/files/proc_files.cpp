@@ -8,10 +8,10 @@
 
 namespace ckpt::restore {
 
-Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& child) {
+Result<void> open_proc_files(const store::TreeImage& tree, int process, bool inner, Child& child) {
   for (const store::Descriptor& descriptor : tree.descriptors) {
     const int first = descriptor.kind == store::DescriptorKind::kProcFile ? number_in(descriptor, process) : -1;
-    if (first < 0) continue;
+    if (first < 0 || (descriptor.object >= 0) != inner) continue;
     SyscallBatch open;
     open.add("open a file of /proc", SYS_open, child.area().put_string(descriptor.external),
              descriptor.flags & ~O_CREAT, 0);

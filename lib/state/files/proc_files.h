@@ -7,7 +7,8 @@
 
 namespace ckpt::restore {
 
-/// Those of the process with this index, by the process itself.
-Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& child);
+/// Those of the process with this index, by the process itself. `inner`: those of the /proc of a further pid namespace,
+/// which its mounts show; else the others.
+Result<void> open_proc_files(const store::TreeImage& tree, int process, bool inner, Child& child);
 
 }  // namespace ckpt::restore

@@ -100,17 +100,17 @@ int FileTable::append(const std::string& path, const struct stat& st) {
 }
 
 /// It is made only once its processes are there, and what is opened before that would be of another one.
-bool FileTable::is_inner_proc(const struct stat& st) const {
+int FileTable::inner_proc_of(const struct stat& st) const {
   for (const store::FurtherNamespace& further : out_.image.namespaces.further) {
     for (const store::MountedFilesystem& filesystem : further.mounts.filesystems) {
-      if (filesystem.pid_namespace >= 0 && filesystem.device == st.st_dev) return true;
+      if (filesystem.pid_namespace >= 0 && filesystem.device == st.st_dev) return filesystem.pid_namespace;
     }
   }
-  return false;
+  return -1;
 }
 
 Result<int> FileTable::add(const std::string& path, const struct stat& st, const std::string& access) {
-  if (is_inner_proc(st))
+  if (inner_proc_of(st) >= 0)
     return fail(Code::kMismatch, path, "is of the /proc of a further pid namespace, which is not supported");
   Result<int> here = add_here(path, st, access);
   if (here || here.error().code != Code::kMismatch || state::looked_into() < 0) return here;

@@ -28,8 +28,8 @@ class FileTable {
   /// which. Names are looked up where this thread looks (namespaces/further.h), then in the first process's mounts.
   Result<int> add(const std::string& path, const struct stat& st, const std::string& access);
 
-  /// Of the /proc of a further pid namespace.
-  bool is_inner_proc(const struct stat& st) const;
+  /// The further pid namespace whose /proc a file is of: its index, -1: of none.
+  int inner_proc_of(const struct stat& st) const;
 
  private:
   Result<int> add_here(const std::string& path, const struct stat& st, const std::string& access);
