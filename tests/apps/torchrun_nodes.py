@@ -20,7 +20,7 @@ from torch_training import interop_python
 from torchrun import drive
 
 ROUNDS = int(os.environ.get("CKPT_ROUNDS", "50" if os.environ.get("CKPT_LONG") == "1" else "3"))
-STEPS = 1500 + 200 * max(0, ROUNDS - 3)  # a busy machine makes some hundred of them while mpirun ends
+STEPS = 1500 + 400 * max(0, ROUNDS - 3)  # a busy machine makes some hundred of them while mpirun ends
 VARIANTS = {"2": (2, STEPS, None), "2-loss": (2, 300, (0.01, 0.02)), "3": (3, STEPS, None), "3-loss": (3, 300, (0.01, 0.02)),
             "2-kills": (2, 500 + 400 * ROUNDS, None)}
 SEED = int(os.environ.get("CKPT_SEED", str(int(time.time()))))
@@ -178,7 +178,7 @@ def test(run):
             survive(interrupted, nodes, run.folder, steps)
         else:
             for turn in range(ROUNDS):
-                interrupted.wait_steps((turn + 1) * (steps - steps // 15) // ROUNDS - 5)
+                interrupted.wait_steps((turn + 1) * (steps - steps // 4) // ROUNDS - 5)
                 interrupted.checkpoint(nodes, os.path.join(run.folder, f"image{turn}"))
             expect(interrupted.steps() < steps, True, "it was dumped in the middle of its work")
         interrupted.wait_ended(interrupted.pids)
