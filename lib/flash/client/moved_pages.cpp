@@ -89,7 +89,7 @@ bool Mappings::private_anonymous(const std::byte* begin, const std::byte* end) c
 std::byte* move_away(int fault, std::byte* home, uint64_t bytes) {
   std::byte* room = room_for(home, bytes);
   if (room == nullptr) return nullptr;
-  // The room is a hint: MREMAP_FIXED would take what another thread has mapped there meanwhile.
+  // A hint: where MREMAP_FIXED fails it has unmapped what is there, which may be another thread's by then.
   void* to = ::mremap(home, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, room);
   if (to == MAP_FAILED) return nullptr;
   auto* away = static_cast<std::byte*>(to);

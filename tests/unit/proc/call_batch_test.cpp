@@ -85,7 +85,7 @@ Held hold(int pid) {
   REQUIRE(area);
   Held out{std::move(*frozen), std::move(*area), {}, {}};
   for (int tid : out.frozen.threads()) {
-    out.threads.push_back({tid, *get_registers(tid), *get_signal_mask(tid), nullptr, {}});
+    out.threads.push_back({tid, 0, 0, *get_registers(tid), *get_signal_mask(tid), nullptr, {}});
     out.xstates.push_back(*get_xstate(tid));
   }
   for (size_t i = 0; i < out.threads.size(); ++i) out.threads[i].xstate = &out.xstates[i];
