@@ -374,7 +374,8 @@ Result<void> dump_alone_or_together(DumpFlags& flags, Context& context, const st
     engine::Together::Facts facts;
     facts.verb = verb, facts.folder = folder, facts.freeze_timeout_us = flags.options.freeze_timeout_us;
     facts.hold_limit_us = uint64_t{flags.hold_limit_s} * 1'000'000;
-    facts.ends_processes = flags.options.after != engine::DumpOptions::After::kLeaveRunning;
+    const bool may_end = verb != "pre-dump";  // which has no choice, and says none
+    facts.ends_processes = may_end && flags.options.after != engine::DumpOptions::After::kLeaveRunning;
     if (!flags.topology.empty()) {
       CKPT_TRY_ASSIGN(const std::string text, read_topology_text(flags.topology));
       CKPT_TRY_ASSIGN(facts.topology, parse_topology(text, flags.topology));

@@ -29,6 +29,11 @@ namespace {
 /// As long as the source waits for the processes to be made.
 constexpr uint64_t kStallSilences = 10;
 
+/// With all of their memory, or without.
+bool they_run(const Result<migrate::Verdict>& verdict) {
+  return verdict && (*verdict == migrate::Verdict::kRuns || *verdict == migrate::Verdict::kPartly);
+}
+
 }  // namespace
 
 Result<void> Receiver::take_image() {
@@ -218,10 +223,14 @@ void Receiver::part() {
 /// The restore gets on with nothing, in a file system that does not answer perhaps: what it has made never runs, unless
 /// it was let go at the last moment. True: it was.
 Result<bool> Receiver::give_up_on(CkptRun& restore) {
-  if (has_word_that_they_run()) return true;
+  if (has_word_that_they_run() || migrate::says_that_they_run(hello_.id)) return true;
   const pid_t pid = restore.pid();
   std::vector<pid_t> made;
   for (const auto& process : processes_) made.push_back(process.pid);
+  // What it was at may have been answered just now: until nobody lets them go any more, nothing that runs is killed.
+  const bool nobody_can = migrate::kill_who_lets_go(pid, made);
+  if (has_word_that_they_run() || migrate::says_that_they_run(hello_.id)) return true;
+  if (nobody_can && they_run(migrate::ask(hello_.id))) return true;
   migrate::kill_restore(pid, made);
   restore.abandon();
   const bool ended = migrate::end_all(processes_, namespaces_) == migrate::Verdict::kNot;
@@ -315,7 +324,7 @@ Result<bool> Receiver::look_back(CkptRun& restore) {
   Error error = restore.error();
   if (!going_) return error;
   const auto verdict = migrate::ask(hello_.id);
-  if (verdict && (*verdict == migrate::Verdict::kRuns || *verdict == migrate::Verdict::kPartly)) return true;
+  if (they_run(verdict)) return true;
   if (verdict && *verdict == migrate::Verdict::kNot) return error;
   link_.close();  // no word is better than a wrong one
   return fail(Code::kBug, "", "it is not known whether the processes run");

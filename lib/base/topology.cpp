@@ -11,7 +11,6 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint32_t kMostRanks = 1 << 20;
 constexpr std::array<std::string_view, 5> kGroups = {"dp", "tp", "pp", "cp", "ep"};
 
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -36,8 +35,7 @@ std::optional<uint32_t> number_of(std::string_view word) {
 bool add_group(std::string_view word, Place& place) {
   const size_t equals = word.find('=');
   const std::string_view name = word.substr(0, equals);
-  if (equals == std::string_view::npos || std::find(kGroups.begin(), kGroups.end(), name) == kGroups.end())
-    return false;
+  if (equals == std::string_view::npos || !is_group_name(name)) return false;
   const auto value = number_of(word.substr(equals + 1));
   return value && place.groups.emplace(name, *value).second;
 }
@@ -59,6 +57,10 @@ bool tell_the_same(const Place& a, const Place& b) {
                     [](const auto& one, const auto& other) { return one.first == other.first; });
 }
 
+}  // namespace
+
+bool is_group_name(std::string_view name) { return std::find(kGroups.begin(), kGroups.end(), name) != kGroups.end(); }
+
 Result<void> check_groups(const std::vector<Place>& places, const std::string& name) {
   std::map<std::map<std::string, uint32_t>, size_t> known;
   for (size_t rank = 0; rank < places.size(); ++rank) {
@@ -70,8 +72,6 @@ Result<void> check_groups(const std::vector<Place>& places, const std::string& n
   }
   return {};
 }
-
-}  // namespace
 
 Result<std::vector<Place>> parse_topology(std::string_view text, const std::string& name) {
   std::map<uint32_t, Place> places;

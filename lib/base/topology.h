@@ -11,6 +11,8 @@
 
 namespace ckpt {
 
+inline constexpr uint32_t kMostRanks = 1 << 20;
+
 /// What is known of a rank's place.
 struct Place {
   std::string node, rack;                    ///< a rack that is not known is empty
@@ -22,6 +24,11 @@ struct Place {
 /// and what follows a # do not count. All ranks have the same coordinates, no two equal values of them. `name`: for
 /// messages.
 Result<std::vector<Place>> parse_topology(std::string_view text, const std::string& name);
+
+/// "dp", "tp", "pp", "cp" or "ep".
+bool is_group_name(std::string_view name);
+/// kUsage: not all have the same coordinates, or two the same values of them.
+Result<void> check_groups(const std::vector<Place>& places, const std::string& name);
 
 /// Ranks that have the same of the model: those that differ in dp and cp alone. Each set and all sets in the order of
 /// ranks; empty where no coordinates are told.

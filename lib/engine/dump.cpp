@@ -39,6 +39,7 @@ class Dump {
   Result<void> take_window(OwnedMemory::Copy copy);
   Result<void> copy_devices_deferred();
   Result<void> give_back();
+  bool may_wait();
 
   Capture capture_;
   Together* const together_ = capture_.context.options.together;
@@ -72,10 +73,17 @@ Result<DumpReport> Dump::take_image() {
   CKPT_TRY(take_window(defers ? OwnedMemory::Copy::kDeferred : OwnedMemory::Copy::kNow));
   if (defers) CKPT_TRY(copy_devices_deferred());
   Finish finish(capture_, *window_);
-  if (together_ != nullptr) CKPT_TRY(together_->await_turn());
+  if (together_ != nullptr) CKPT_TRY(together_->await_turn(may_wait()));
   CKPT_TRY(finish.copy_deferred());
   CKPT_TRY(finish.commit());
   return finish.end_tree();
+}
+
+/// What snapshots cost is watched over while they are copied, and not before.
+bool Dump::may_wait() {
+  const auto& states = window_->states();
+  const auto has_snapshot = [](const auto& state) { return state.second.snapshot.has_value(); };
+  return capture_.context.options.max_cow == 0 || std::none_of(states.begin(), states.end(), has_snapshot);
 }
 
 /// Nothing is stopped yet, but where something of another ckpt is to be cleared.

@@ -96,20 +96,26 @@ Result<void> OwnedMemory::connect(const std::vector<int>& pids) {
     const bool owns = std::any_of(allocations.begin(), allocations.end(),
                                   [](const auto& a) { return a.kind == device::MemoryKind::kOwned; });
     if (!owns) continue;
-    CKPT_TRY_ASSIGN(const uint64_t renewed, make_exportable(**target, options_.lock_timeout_us));
-    if (renewed != 0)
-      progress_.note(fmt::format("{}: {} of device memory is made again, the driver would not share it any more",
-                                 proc::describe_pid(pid), human_bytes(renewed)));
     targets_.push_back(std::move(*target));
   }
   auto opened = open_devices();
-  if (opened) return {};
+  if (opened) return renew_what_is_not_shared();
   targets_.clear();
   devices_.clear();
   bytes_of_.clear();
   bytes_ = 0;
   if (opened.error().code != Code::kUnsupported) return opened;
   progress_.note(opened.error().text() + ": device memory is not pre-copied, the driver takes all of it");
+  return {};
+}
+
+Result<void> OwnedMemory::renew_what_is_not_shared() {
+  for (const auto& target : targets_) {
+    CKPT_TRY_ASSIGN(const uint64_t renewed, make_exportable(*target, options_.lock_timeout_us));
+    if (renewed != 0)
+      progress_.note(fmt::format("{}: {} of device memory is made again, the driver would not share it any more",
+                                 proc::describe_pid(target->pid()), human_bytes(renewed)));
+  }
   return {};
 }
 

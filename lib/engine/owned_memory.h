@@ -78,6 +78,7 @@ class OwnedMemory {
 
  private:
   Result<void> open_devices();
+  Result<void> renew_what_is_not_shared();
   uint64_t free_memory();
   Result<void> replay_delta();
   std::vector<device::Target*> targets() const;

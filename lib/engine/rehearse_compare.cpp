@@ -232,6 +232,7 @@ void forgive(const TreeImage& image, TreeImage& made) {
     for (size_t t = 0; t < std::min(image.processes[i].threads.size(), made.processes[i].threads.size()); ++t) {
       const store::Thread& was = image.processes[i].threads[t];
       store::Thread& is = made.processes[i].threads[t];
+      if (was.personality < 0) is.personality = was.personality;  // an older image does not tell
       constexpr size_t kRax = 10, kOrigRax = 15;
       // A sleep that had nothing left is over.
       if (was.restart != store::RestartKind::kSleepLeft || is.restart != store::RestartKind::kNone ||

@@ -18,7 +18,10 @@ Result<std::set<uint64_t>> refused_exports(device::Target& target) {
   for (const device::Allocation& allocation : allocations) {
     if (!is_there(allocation)) continue;
     auto fd = target.export_allocation(allocation.id);
-    if (!fd && fd.error().code != Code::kNotFound) out.insert(allocation.id);  // or freed meanwhile
+    if (fd || fd.error().code == Code::kNotFound) continue;  // freed meanwhile
+    for (const Code no_answer : {Code::kBusy, Code::kNoRoom, Code::kInterrupted})
+      if (fd.error().code == no_answer) return std::move(fd).error();
+    out.insert(allocation.id);
   }
   return out;
 }

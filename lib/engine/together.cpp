@@ -198,19 +198,19 @@ Result<void> Together::captured() {
   return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
 }
 
-/// All know the same of it.
+/// All know the same of it. Trees that stand still until all is written would do so for longer.
 bool Together::takes_turns() const {
-  return std::find(first_.begin(), first_.end(), true) != first_.end() &&
+  return !facts_.ends_processes && std::find(first_.begin(), first_.end(), true) != first_.end() &&
          std::find(first_.begin(), first_.end(), false) != first_.end();
 }
 
-Result<void> Together::first_durable() {
-  auto met = agree("first", {&cancel_, hold_limit_us()});
-  return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
+Result<void> Together::await_turn(bool may_wait) {
+  has_waited_ = may_wait && takes_turns() && !first_[rank()];
+  return has_waited_ ? first_durable() : Result<void>();
 }
 
 Result<void> Together::durable() {
-  if (takes_turns() && !writes_later()) CKPT_TRY(first_durable());
+  if (takes_turns() && !has_waited_) CKPT_TRY(first_durable());
   auto met = agree("durable", {&cancel_, hold_limit_us()});
   return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
 }

@@ -72,7 +72,7 @@ class Together {
     uint64_t freeze_timeout_us = 0;
     /// How long a tree stands still for the others, whose parts are not done; 0: no limit.
     uint64_t hold_limit_us = 0;
-    bool ends_processes = false;  ///< the tree stands still up to the last agreement
+    bool ends_processes = false;  ///< the tree stands still up to the last agreement; the verb decides it: all the same
     /// A dump: who is what in the training, by its ranks; the name of its file, and what tells it from another one.
     std::vector<Place> topology;
     std::string topology_name, topology_id;
@@ -106,8 +106,9 @@ class Together {
   Result<void> captured();
   /// All trees that go on do so: what is left to do keeps no processor from a ckpt whose tree still stands.
   Result<void> running() { return agree("running", {&cancel_}); }
-  /// Returns at once where this part is the first of its replicas, else once all those are on their disks.
-  Result<void> await_turn() { return writes_later() ? first_durable() : Result<void>(); }
+  /// Returns at once where this part is the first of its replicas or the trees stand still, else once all those are on
+  /// their disks. `may_wait`: false: it is written at once in any case.
+  Result<void> await_turn(bool may_wait = true);
   /// All of each part is on its disk.
   Result<void> durable();
   /// Each part `dir` has its name: then the job gets its manifest. Where it does not get one the part is removed; kIo
@@ -143,8 +144,7 @@ class Together {
   uint64_t hold_limit_us() const { return facts_.ends_processes ? facts_.hold_limit_us : 0; }
   Error too_late(Error error) const;
   bool takes_turns() const;
-  bool writes_later() const { return !first_.empty() && !first_[rank()]; }
-  Result<void> first_durable();
+  Result<void> first_durable() { return agree("first", {&cancel_}); }  ///< no tree stands still for it
   Result<void> exchange_ends(const char* step, const std::vector<ConnectionEnd>& ends, const Patience& patience);
   Result<store::Job> collect_parts(const std::filesystem::path& dir, const store::Manifest& manifest);
   Result<void> write_manifest(const store::Job& job, ProgressSink& notes);
@@ -157,6 +157,7 @@ class Together {
   std::vector<std::vector<ConnectionEnd>> ends_;  ///< of all members, as of the last exchange
   std::vector<store::JobRank> ranks_;             ///< of the training
   std::vector<bool> first_;                       ///< by rank: store::first_replicas
+  bool has_waited_ = false;                       ///< for those
   std::optional<Error> common_;                   ///< what ended it
 };
 

@@ -190,6 +190,15 @@ Claim::~Claim() {
   if (file_ && !decided_) (void)!::pwrite(file_.get(), &verdict, 1, 0);
 }
 
+bool says_that_they_run(const std::string& id) {
+  auto folder = open_common_run_folder();
+  if (!folder) return false;
+  const UniqueFd file(::openat(folder->get(), name_of(id).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  char letter = 0;
+  if (!file || ::pread(file.get(), &letter, 1, 0) != 1) return false;
+  return letter == static_cast<char>(Verdict::kRuns) || letter == static_cast<char>(Verdict::kPartly);
+}
+
 Result<Verdict> ask(const std::string& id) {
   constexpr uint64_t kPatienceUs = 5'000'000;
   CKPT_TRY_ASSIGN(const UniqueFd folder, open_common_run_folder());

@@ -44,6 +44,8 @@ class Claim {
   bool lazily_, decided_ = false;
 };
 
+/// Whether its file says so already, whoever is at it: nobody is waited for, and nothing is decided.
+bool says_that_they_run(const std::string& id);
 /// What became of migration `id`. Where nothing has yet, nothing ever will. Waits up to a few seconds for who is at it.
 Result<Verdict> ask(const std::string& id);
 

@@ -10,7 +10,7 @@ namespace ckpt::migrate {
 
 /// `root` and its descendants. They get on while any of them reads or writes, or has a processor for more than a
 /// hundredth of the time: a call to a file system that does not answer does neither, and nor does a program that looks
-/// at a clock meanwhile.
+/// at a clock meanwhile. One of which that is not to be seen is taken for one that does.
 class StallWatch {
  public:
   StallWatch(pid_t root, uint64_t limit_us);
@@ -22,6 +22,7 @@ class StallWatch {
  private:
   struct Work {
     uint64_t bytes = 0, ran_us = 0;
+    bool hidden = false;  ///< of one that lives, in part
   };
   Work look() const;
 
@@ -30,6 +31,9 @@ class StallWatch {
   Work last_;
 };
 
+/// SIGKILL for `root` and whoever traces these, who alone can let them go. True: they have ended. False: a moment later
+/// they have not, and do nothing but what the kernel is at.
+bool kill_who_lets_go(pid_t root, const std::vector<pid_t>& traced);
 /// SIGKILL for `root`, its descendants, and whoever traces these: from here on they do nothing but what the kernel is
 /// at. Those that are stopped and traced end by it, too.
 void kill_restore(pid_t root, const std::vector<pid_t>& traced);

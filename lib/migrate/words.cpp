@@ -88,6 +88,9 @@ Result<Hello> parse_hello(std::string_view text) {
   if (!take(doc, "id", out.id) || !is_id(out.id) || !take(doc, "ask", out.asks) || !take(doc, "memory", out.memory) ||
       !take(doc, "pids", out.pids) || !take(doc, "silence_us", out.silence_us))
     return not_understood("the first frame");
+  constexpr uint64_t kMostSilenceUs = 1'000'000'000'000;
+  if (out.silence_us == 0 || out.silence_us > kMostSilenceUs)
+    return fail(Code::kUsage, "--timeout", "is not between a microsecond and a million seconds");
   const Json empty = Json::object();
   const Json host = doc.contains("host") ? doc["host"] : empty;
   const Json wishes = doc.contains("restore") ? doc["restore"] : empty;

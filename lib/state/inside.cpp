@@ -88,7 +88,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const AttributeQuestions attributes(calls);
   const ChildQuestions children(calls, tree, index);
   const FutureLockQuestion locks(calls, area);
-  const SessionKeyQuestions session_keys(calls);
+  const SessionKeyQuestions session_keys(calls, statuses[0]);
   proc::CallBatch batch(area, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
   CKPT_TRY(refuse_domains(image, statuses, threads, asked_domains, notes));

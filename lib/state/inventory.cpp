@@ -202,7 +202,8 @@ void take_inner_numbers(const proc::Status& status, store::ProcessImage& image) 
 }
 
 /// Of a zombie there is nothing else.
-Result<void> take_zombie(int pid, const proc::Stat& stat, store::ProcessImage& image) {
+Result<void> take_zombie(Walk& walk, size_t process, const proc::Stat& stat, store::ProcessImage& image) {
+  const int pid = image.pid;
   image.zombie = true;
   image.exit_status = stat.exit_status;
   store::Thread& thread = image.threads.emplace_back();
@@ -214,6 +215,10 @@ Result<void> take_zombie(int pid, const proc::Stat& stat, store::ProcessImage& i
   if (is_nested(status) && status.ns_pids.back() != 1) {
     thread.inner_tids.assign(status.ns_pids.begin() + 1, status.ns_pids.end());
     take_inner_numbers(status, image);
+  } else if (status.ns_pids.size() > 2) {
+    walk.block(process, "",
+               "was the first process of a pid namespace within a further one, and its parent has not waited for it "
+               "yet: not supported");
   }
   return {};
 }
@@ -229,7 +234,7 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
     return fail(Code::kNotFound, "process " + proc::describe_pid(pid),
                 "has ended (a zombie that its parent has not waited for)");
   }
-  if (walk.members[process].entry.zombie) return take_zombie(pid, stat, image);
+  if (walk.members[process].entry.zombie) return take_zombie(walk, process, stat, image);
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
   image.umask = static_cast<int>(status.umask);
   image.thp_disabled = !status.thp_enabled;

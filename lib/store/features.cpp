@@ -76,7 +76,7 @@ bool has_personalities(const Manifest& manifest) {
 }
 
 bool has_attributes(const Manifest& manifest) {
-  const auto has = [](const auto& one) { return !one.attributes.empty(); };
+  const auto has = [](const auto& one) { return !one.attributes.empty() || one.write_hint != 0; };
   const TreeImage& tree = manifest.tree;
   return std::any_of(tree.files.begin(), tree.files.end(), has) ||
          std::any_of(tree.shared_memory.begin(), tree.shared_memory.end(), has);

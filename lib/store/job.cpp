@@ -126,12 +126,27 @@ JobRank read_rank(const Json& in) {
   return out;
 }
 
+/// They are heads of columns, and numbers that are counted with.
+bool are_groups(const Json& in) {
+  if (!in.is_object()) return false;
+  for (const auto& [name, value] : in.items()) {
+    if (!is_group_name(name) || !value.is_number_unsigned() || value.get<uint64_t>() >= kMostRanks) return false;
+  }
+  return true;
+}
+
 Result<void> check_topology(const Json& in, const Job& job) {
+  if (job.topology.size() > kMaxRanks) return fail(Code::kCorrupt, "", "topology: is of too many ranks");
+  std::vector<Place> places;
   for (size_t rank = 0; rank < job.topology.size(); ++rank) {
     if (job.topology[rank].part >= job.members.size() || in.at("topology")[rank].at("rank").get<uint64_t>() != rank)
       return fail(Code::kCorrupt, "", fmt::format("topology[{}]: is not that of rank {}", rank, rank));
+    if (!are_groups(in.at("topology")[rank].at("groups")))
+      return fail(Code::kCorrupt, "", fmt::format("topology[{}]: has what are no coordinates", rank));
+    places.push_back(job.topology[rank].place);
   }
-  return {};
+  const auto checked = check_groups(places, "topology");
+  return checked ? Result<void>() : fail(Code::kCorrupt, "", "topology: " + checked.error().message);
 }
 
 Result<void> check_job(const Json& in, const Job& job) {

@@ -26,6 +26,11 @@ std::optional<uint32_t> rank_in(const RankVariables& variables, std::string_view
   return std::nullopt;
 }
 
+/// Of torchrun. Its agent may have a RANK, too: in a pod that is the number of the node.
+bool is_worker(const RankVariables& variables) {
+  return std::any_of(variables.begin(), variables.end(), [](const auto& one) { return one.first == "LOCAL_RANK"; });
+}
+
 std::vector<Place> places_of(const std::vector<JobRank>& topology) {
   std::vector<Place> out;
   for (const JobRank& rank : topology) out.push_back(rank.place);
@@ -35,9 +40,11 @@ std::vector<Place> places_of(const std::vector<JobRank>& topology) {
 }  // namespace
 
 std::vector<uint32_t> training_ranks(const std::vector<RankVariables>& processes, uint32_t part) {
+  const bool has_workers = std::any_of(processes.begin(), processes.end(), is_worker);
   for (const std::string_view name : kRankNames) {
     std::set<uint32_t> found;
     for (const RankVariables& variables : processes) {
+      if (name == kRankNames[0] && has_workers && !is_worker(variables)) continue;
       if (const auto rank = rank_in(variables, name)) found.insert(*rank);
     }
     if (!found.empty()) return {found.begin(), found.end()};

@@ -125,6 +125,20 @@ void check_devices(const Manifest& manifest, Faults& faults) {
   }
 }
 
+/// What a pid namespace lies in ends somewhere, and not too far up.
+void check_further(const std::vector<FurtherNamespace>& further, Faults& faults) {
+  for (size_t i = 0; i < further.size() && faults.none(); ++i) {
+    auto place = [&] { return fmt::format("tree.namespaces.further[{}].parent", i); };
+    faults.index(place, "", further[i].parent, further.size());
+  }
+  for (size_t i = 0; i < further.size() && faults.none(); ++i) {
+    auto place = [&] { return fmt::format("tree.namespaces.further[{}].parent", i); };
+    int levels = 1, above = further[i].parent;
+    for (; above >= 0 && levels <= kMostPidLevels; ++levels) above = further[static_cast<size_t>(above)].parent;
+    if (levels > kMostPidLevels) faults.note(place, ": lies within itself, or too deep");
+  }
+}
+
 /// What holds between members: indices lead somewhere, mappings are in order. Empty, or the first fault.
 std::string check_relations(const Manifest& manifest) {
   const TreeImage& tree = manifest.tree;
@@ -165,6 +179,7 @@ std::string check_relations(const Manifest& manifest) {
     auto place = [&] { return fmt::format("tree.aio_contexts[{}]", i); };
     faults.index(place, ".process", tree.aio_contexts[i].process, tree.processes.size());
   }
+  check_further(tree.namespaces.further, faults);
   check_devices(manifest, faults);
   return faults.first();
 }

@@ -91,7 +91,8 @@ def strike(process, image, rng):
     wait_until(lambda: ckpts_at(image) or process.poll() is not None, "a member has begun")
     time.sleep(rng.random())
     who = rng.choice(["launcher", "ckpt"])
-    victims = [process.pid] if who == "launcher" else rng.sample(ckpts_at(image), 1) if ckpts_at(image) else []
+    found = ckpts_at(image)
+    victims = [process.pid] if who == "launcher" else rng.sample(found, min(1, len(found)))
     for pid in victims:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -143,7 +144,7 @@ def survive(training, nodes, folder, steps):
     struck, rng, seen = Struck(training, nodes, random.Random(SEED)), random.Random(SEED + 1), collections.Counter()
     for turn in range(ROUNDS):
         training.wait_steps(training.steps() + 5)
-        if training.steps() > steps - 100:
+        if training.steps() > steps - 500:
             break
         image = os.path.join(folder, f"image{turn}")
         what = rng.choice([struck.dump, struck.restore])(image)
@@ -151,7 +152,7 @@ def survive(training, nodes, folder, steps):
         seen[what] += 1
         shutil.rmtree(image, ignore_errors=True)
     print(f"seed {SEED}, {sum(seen.values())} rounds: {dict(sorted(seen.items()))}")
-    expect(sum(seen.values()) > 0, True, "something was killed")
+    expect(any("nobody" not in what for what in seen), True, "something was killed")
 
 
 @contextlib.contextmanager

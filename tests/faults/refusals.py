@@ -289,7 +289,12 @@ def rehearsal_names_differences(place):
     def folder(tree):
         tree["files"][tree["processes"][0]["cwd"]]["path"] = "/no/such/folder"
 
+    def older(tree):
+        for thread in tree["processes"][0]["threads"]:
+            del thread["personality"]
+
     rehearse(lambda tree: None, 0)
+    rehearse(older, 0)
     rehearse(name, 1, "comm", "a name that is too long")
     rehearse(flag, 1, "flags")
     rehearse(folder, 1, "/no/such/folder")

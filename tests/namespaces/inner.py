@@ -249,6 +249,55 @@ def busy(place):
         inner.end()
 
 
+# The first process of one makes that of a second within it, and then two more there: it alone can wait for those.
+OUTER = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+first = libc.syscall(56, 0x20000011, 0, 0, 0, 0) or os.execvp("sleep", ["sleep", "1000"])  # clone
+libc.setns(os.pidfd_open(first), 0x20000000)
+for _ in range(2):
+    os.fork() or os.execvp("sleep", ["sleep", "1000"])
+libc.setns(os.pidfd_open(os.getpid()), 0x20000000)
+os.execvp("sleep", ["sleep", "1000"])
+"""
+
+
+def interrupted(place):
+    """A restore that gives up somewhere takes all back, and ends."""
+    popen = subprocess.Popen(["sh", "-c", f"{SANDBOX} python3 -c '{OUTER}' & wait; :"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, start_new_session=True)
+    image, pidfile = os.path.join(place.path, "interrupted-image"), os.path.join(place.path, "interrupted-pid")
+
+    def all_sleep():
+        if popen.poll() is not None:
+            raise Skip("no such namespaces can be made here")
+        return [read_text(f"/proc/{pid}/comm").strip() for pid in descendants(popen.pid)].count("sleep") == 4
+    try:
+        wait_until(all_sleep, "all sleep")
+        ckpt("dump", "-p", popen.pid, "-f", image).expect(0)
+        popen.wait()
+        for turn in range(12):
+            wait_until(lambda: reap() or not descendants(os.getpid()), f"{turn}: nothing stays behind")
+            restore = subprocess.Popen([CKPT, "restore", "-f", image, "-d", "--pidfile", pidfile], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+            time.sleep(0.01 + 0.004 * turn)
+            restore.send_signal(signal.SIGTERM)
+            try:
+                restore.wait(20)
+            except subprocess.TimeoutExpired as error:
+                restore.kill()
+                raise Failure(f"{turn}: the restore does not end") from error
+            for pid in descendants(os.getpid()) if restore.returncode == 0 else []:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    finally:
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        popen.wait()
+        reap_strays()
+
+
 def peers(place):
     """Who would be told of a peer by a number that the peer's socket cannot have yet."""
     inner = Inner(place, "peers", "sock_peercred", "shell")
@@ -265,6 +314,13 @@ REFUSED = (
      "time namespace for its children|pid_for_children"),
     ("strangers", "nsenter --pid=/proc/self/fd/7 sleep 60", "whose first process is not of the tree"),
     ("proc file", f"{SANDBOX} sh -c 'mount --bind /proc /mnt; exec 8< /mnt/1/status; exec sleep 60'", "of the /proc of a further pid namespace"),
+    ("covered proc", f"{SANDBOX} sh -c 'exec 8< /proc/1/status; mount -t tmpfs mask /proc; exec sleep 60'", "of the /proc of a further pid namespace|another process"),
+    ("net file", f"{SANDBOX} --net sh -c 'exec 8< /proc/self/net/dev; exec sleep 60'", "shows a further network namespace"),
+    ("ipc file", f"{SANDBOX} --ipc sh -c 'exec 8< /proc/sysvipc/shm; exec sleep 60'", "shows a further IPC namespace"),
+    ("uts file", f"{SANDBOX} --uts sh -c 'exec 8< /proc/sys/kernel/hostname; exec sleep 60'", "shows a further UTS namespace"),
+    ("first of two", f"{SANDBOX} python3 -c 'import ctypes, os; ctypes.CDLL(None).syscall(56, 0x20000011, 0, 0, 0, 0) or os._exit(0); "  # clone
+     "os.execvp(\"sleep\", [\"sleep\", \"60\"])'", "was the first process of a pid namespace within a further one"),
+    *([("pressure", f"{SANDBOX} sh -c 'exec 8<> /proc/pressure/memory; exec sleep 60'", "PSI")] if os.path.exists("/proc/pressure/memory") else []),
     ("proc folder", f"{SANDBOX} sh -c 'cd /proc/sys; exec sleep 60'", "of the /proc of a further pid namespace"),
     ("user", "unshare --user --map-root-user --pid --fork sleep 60", "another one than that of its tree's first process"),
 )
@@ -308,5 +364,5 @@ if __name__ == "__main__":
             ("files", "masked", False), ("epoll", "entered", False), ("tree_pid_namespaces", "shell", False), ("threads", "shell", True), ("pidfd", "deep", True),
             ("proc_files", "shell", False), ("proc_files", "deep", True))
     sys.exit(run_cases("inner", [(f"{target}, {shape}{', own' if own else ''}", lambda place, target=target, shape=shape, own=own: goes_on(place, target, shape, own))
-                                 for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("peers", peers), ("refused", refused)],
+                                 for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("interrupted", interrupted), ("peers", peers), ("refused", refused)],
                        ("unshare", "nsenter", "mount", "setsid")))

@@ -122,8 +122,9 @@ int ckpt_flash_keep(ckpt_flash* flash, uint64_t step);
  * private anonymous memory is moved away (Linux 5.7), and what the trainer touches comes back first; other memory is
  * write-protected (Linux 6.4). Threads of the library copy behind it. The tensors stay mapped until it is done, where
  * they are: what is mapped there instead would be lost. fork(3) waits for it, as does any later call but done and
- * error; a child made by clone(2) alone, with a copy of the memory, lacks what is away. Where it cannot be it is a
- * save. */
+ * error; a child made by clone(2) alone, with a copy of the memory, lacks what is away. Where the process has used up
+ * its mappings (vm.max_map_count) pages come back as copies: what a device was given (cudaHostRegister, RDMA) is
+ * another page then. Where it cannot be it is a save. */
 int ckpt_flash_snapshot(ckpt_flash* flash, uint64_t step, const void* const* data, const ckpt_flash_object* objects,
                         uint32_t count, int if_busy, uint64_t timeout_ms, int persist, ckpt_flash_saved* saved);
 /* 1: nothing is under way. The one call that another thread may make beside others of the handle. */

@@ -26,11 +26,13 @@ void before_fork() {
 
 void after_fork() { g_forking.unlock(); }
 
+/// When the library is loaded: a fork that is under way holds the lock of the list of handlers. It fails for want of
+/// memory alone; then forks do not wait.
+[[maybe_unused]] const int g_registered = ::pthread_atfork(before_fork, after_fork, after_fork);
+
 }  // namespace
 
 NoForks::NoForks() {
-  // It fails for want of memory alone. Then forks do not wait.
-  [[maybe_unused]] static const int registered = ::pthread_atfork(before_fork, after_fork, after_fork);
   const std::lock_guard lock(g_forking);
   ++g_holders;
 }

@@ -23,6 +23,7 @@ namespace {
 constexpr uint64_t kUnit = kPageTable;
 constexpr uint64_t kWorthIt = 256 << 10;             ///< parts below this are copied at once
 constexpr int64_t kMappings = 3;                     ///< that a piece costs which lies apart from others
+constexpr int64_t kReserved = 3'000;                 ///< mappings for what is touched out of order
 constexpr uint64_t kProtected = uint64_t{64} << 20;  ///< bytes by one call, so that several threads share the work
 
 #ifndef UFFD_FEATURE_WP_UNPOPULATED
@@ -88,7 +89,7 @@ bool Snapshot::hold(const CopyPart& part, const Mappings& mappings) {
     if (begin < range.home + range.bytes && range.home < end) return false;
   }
   // At home what lies beside it becomes a mapping of its own.
-  if (spare_mappings_.load() < kMappings) return false;
+  if (spare_mappings_.load() < kReserved) return false;
   const bool moves = mappings.private_anonymous(begin, end);
   const Range range{begin, static_cast<uint64_t>(end - begin), units_.size(), moves, nullptr};
   if (!moves && !protects_) return false;
@@ -222,6 +223,14 @@ void Snapshot::copy(size_t number, bool in_order) {
   let_go(unit, in_order);
 }
 
+/// What moved back joins what lies beside it, so they are counted again before it is said that there are none.
+bool Snapshot::has_spare_mappings() {
+  if (spare_mappings_.fetch_sub(kMappings) >= kMappings) return true;
+  if (refused_++ % 64 != 0) return false;
+  spare_mappings_ = Mappings::read().spare() - kMappings;
+  return spare_mappings_.load() >= 0;
+}
+
 /// Out of order, a unit that moves back may lie apart from others. Where too many do, copies come back.
 void Snapshot::let_go(const Unit& unit, bool in_order) {
   const Range& range = ranges_[unit.range];
@@ -230,7 +239,7 @@ void Snapshot::let_go(const Unit& unit, bool in_order) {
     return;
   }
   std::byte* away = range.away + (unit.home - range.home);
-  if (in_order || spare_mappings_.fetch_sub(kMappings) >= kMappings) {
+  if (in_order || has_spare_mappings()) {
     if (move_back(fault_.get(), unit.home, away, unit.bytes)) return;
   } else {
     copy_back(fault_.get(), unit.home, away, unit.bytes);

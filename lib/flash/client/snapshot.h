@@ -64,6 +64,7 @@ class Snapshot {
   void copy_units();
   void copy(size_t unit, bool in_order);
   void let_go(const Unit& unit, bool in_order);
+  bool has_spare_mappings();
   void close();
   void serve();
   void serve_fault(uint64_t address);
@@ -78,6 +79,7 @@ class Snapshot {
   std::vector<std::atomic<uint8_t>> states_;  ///< 0 to do, 1 being copied, 2 done
   std::atomic<size_t> next_{0};
   std::atomic<int64_t> spare_mappings_{0};
+  unsigned refused_ = 0;  ///< of the server: how often there was no mapping to spare
   std::mutex leaving_;
   std::vector<std::pair<std::byte*, uint64_t>> left_;  ///< mappings that copies came back from
   std::vector<std::thread> copiers_;

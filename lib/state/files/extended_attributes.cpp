@@ -14,7 +14,13 @@ namespace {
 bool may_be_carried(std::string_view name) {
   return name.starts_with("user.") || name.starts_with("system.posix_acl_");
 }
-bool is_lost(std::string_view name) { return name.starts_with("trusted.") || name == "security.capability"; }
+/// XFS lists access control lists a second time, under names of its own.
+bool is_list_again(std::string_view name) {
+  return name == "trusted.SGI_ACL_FILE" || name == "trusted.SGI_ACL_DEFAULT";
+}
+bool is_lost(std::string_view name) {
+  return (name.starts_with("trusted.") && !is_list_again(name)) || name == "security.capability";
+}
 
 Result<std::string> names_of(const std::string& path) {
   constexpr size_t kMost = 64 << 10;  // XATTR_LIST_MAX

@@ -1,6 +1,7 @@
 #include "lib/state/keyrings/capture.h"
 
 #include <fmt/format.h>
+#include <linux/capability.h>
 #include <linux/keyctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,9 +25,14 @@ uint64_t ring(int special) { return static_cast<uint64_t>(static_cast<int64_t>(s
 size_t ask_size(CallList& calls, const char* what, int special) {
   return calls.add(what, SYS_keyctl, {KEYCTL_READ, ring(special), 0, 0});
 }
-/// None is made: `create` is 0.
 size_t ask_number(CallList& calls, const char* what, int special) {
   return calls.add(what, SYS_keyctl, {KEYCTL_GET_KEYRING_ID, ring(special), 0});
+}
+
+bool stays_its_user(const proc::Status& status) {
+  constexpr uint64_t kSetUid = uint64_t{1} << CAP_SETUID;
+  const auto& uid = status.uid;
+  return uid[0] == uid[1] && uid[0] == uid[2] && (status.cap_permitted & kSetUid) == 0;
 }
 
 int64_t own_session_ring() {
@@ -50,15 +56,18 @@ Result<void> KeyQuestions::refuse_keys(const CallList& calls, int tid) const {
   return {};
 }
 
-SessionKeyQuestions::SessionKeyQuestions(CallList& calls)
-    : ring_(ask_number(calls, "ask for its session's keyring", KEY_SPEC_SESSION_KEYRING)),
-      keys_(calls.add("read its session's keyring", SYS_keyctl,
-                      {KEYCTL_READ, ring(KEY_SPEC_SESSION_KEYRING), 0, sizeof(Serials)}, sizeof(Serials),
-                      proc::kThird)),
-      user_(ask_number(calls, "ask for its user's keyring", KEY_SPEC_USER_KEYRING)),
-      user_session_(ask_number(calls, "ask for its user's session keyring", KEY_SPEC_USER_SESSION_KEYRING)) {}
+SessionKeyQuestions::SessionKeyQuestions(CallList& calls, const proc::Status& status)
+    : asked_(stays_its_user(status)) {
+  if (!asked_) return;
+  ring_ = ask_number(calls, "ask for its session's keyring", KEY_SPEC_SESSION_KEYRING);
+  keys_ = calls.add("read its session's keyring", SYS_keyctl,
+                    {KEYCTL_READ, ring(KEY_SPEC_SESSION_KEYRING), 0, sizeof(Serials)}, sizeof(Serials), proc::kThird);
+  user_ = ask_number(calls, "ask for its user's keyring", KEY_SPEC_USER_KEYRING);
+  user_session_ = ask_number(calls, "ask for its user's session keyring", KEY_SPEC_USER_SESSION_KEYRING);
+}
 
 void SessionKeyQuestions::take(const CallList& calls, std::vector<std::string>& notes) const {
+  if (!asked_) return;
   const int64_t ring = calls.result(ring_), size = calls.result(keys_);
   if (ring <= 0 || size <= 0 || ring == own_session_ring() || ring == calls.result(user_session_)) return;
   const size_t count = static_cast<size_t>(size) / sizeof(int32_t), told = std::min(count, kMostKeys);

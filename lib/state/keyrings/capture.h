@@ -7,6 +7,7 @@
 
 #include "lib/base/result.h"
 #include "lib/proc/call_batch.h"
+#include "lib/proc/procfs.h"
 
 namespace ckpt::capture {
 
@@ -21,16 +22,18 @@ class KeyQuestions {
   size_t thread_, process_;
 };
 
-/// What the first thread is asked of its session's keyring.
+/// What the first thread is asked of its session's keyring. The question alone gives it one where it has none
+/// (lookup_user_key of the kernel installs that of its user): only those are asked who stay that user.
 class SessionKeyQuestions {
  public:
-  explicit SessionKeyQuestions(proc::CallList& calls);
+  SessionKeyQuestions(proc::CallList& calls, const proc::Status& status);
   /// Adds a note where the session has keys that a restore will not find: others than those of its user, which are the
   /// host's, and another keyring than ckpt's.
   void take(const proc::CallList& calls, std::vector<std::string>& notes) const;
 
  private:
-  size_t ring_, keys_, user_, user_session_;
+  bool asked_;
+  size_t ring_ = 0, keys_ = 0, user_ = 0, user_session_ = 0;
 };
 
 }  // namespace ckpt::capture

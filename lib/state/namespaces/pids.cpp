@@ -14,7 +14,7 @@ namespace {
 using store::ProcessImage;
 using store::TreeImage;
 
-constexpr size_t kMostLevels = 32;  // MAX_PID_NS_LEVEL
+constexpr size_t kMostLevels = store::kMostPidLevels;
 constexpr int kMaxNumber = 1 << 22;  // PID_MAX_LIMIT
 
 /// Of the process's list of namespaces; -1: the first process's.
@@ -235,7 +235,7 @@ class BirthCheck {
 
   void run() {
     for (size_t i = 0; i < tree_.processes.size(); ++i) by_pid_.emplace(tree_.processes[i].pid, i);
-    groups_.resize(tree_.processes.size());
+    groups_.resize(tree_.processes.size()), born_.resize(tree_.processes.size());
     for (size_t i = 0; i < tree_.processes.size(); ++i) look_at(i);
   }
 
@@ -245,15 +245,36 @@ class BirthCheck {
     const auto found = by_pid_.find(process.parent_pid);
     const ProcessImage* parent = index == 0 || found == by_pid_.end() ? nullptr : &tree_.processes[found->second];
     const size_t levels = process.threads[0].inner_tids.size();
+    if (state::inner_numbers_of_leader(tree_, process.group).size() > levels)
+      add(process, "is in a process group whose leader is, or was, in a further pid namespace");
     if (levels == 0 || parent == nullptr) return;
     const bool enters = parent->threads[0].inner_tids.size() != levels;
     groups_[index] = enters ? parent->group : groups_[found->second];
+    born_[index] = enters ? parent->session : born_[found->second];
     const bool own_group = process.inner_groups.back() != 0;
     if (!own_group && process.group != groups_[index])
       add(process, "is in a process group of an outer pid namespace that its parent was not in");
     if (enters && process.session != process.pid && process.session != parent->session)
       add(process, "is in a session of an outer pid namespace that its parent has left");
+    const bool own_session = process.inner_sessions.back() != 0;
+    if (!enters && !own_session && process.session != born_[index] && !is_entered_from(process.session, index))
+      add(process, "is in a session of an outer pid namespace that its parent was not in");
     if (enters && process.session == process.pid) look_at_children(process, *parent);
+  }
+
+  /// Whether somebody of a session further out is in the process's pid namespace: the process is made through that one.
+  bool is_entered_from(int session, size_t process) const {
+    const std::vector<int> where = state::pid_namespaces_of(tree_, process);
+    for (size_t i = 1; i < tree_.processes.size(); ++i) {
+      const ProcessImage& other = tree_.processes[i];
+      const auto parent = by_pid_.find(other.parent_pid);
+      if (i == process || other.session != session || parent == by_pid_.end()) continue;
+      const ProcessImage& outer = tree_.processes[parent->second];
+      if (outer.session == session && outer.threads[0].inner_tids.size() != where.size() &&
+          state::pid_namespaces_of(tree_, i) == where)
+        return true;
+    }
+    return false;
   }
 
   /// Those that were born before it began its session.
@@ -273,7 +294,7 @@ class BirthCheck {
   const store::TreeImage& tree_;
   Reasons& reasons_;
   std::map<int, size_t> by_pid_;
-  std::vector<int> groups_;  ///< by process: that in which it is born
+  std::vector<int> groups_, born_;  ///< by process: the group and the session in which it is born
 };
 
 /// What a descriptor tells of a process by a number that its holder does not have for it.

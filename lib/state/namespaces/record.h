@@ -46,6 +46,7 @@ struct FurtherNamespace {
   bool operator==(const FurtherNamespace&) const = default;
 };
 inline constexpr std::array<const char*, 5> kFurtherKinds = {"mnt", "uts", "ipc", "net", "pid"};
+inline constexpr int kMostPidLevels = 32;  ///< MAX_PID_NS_LEVEL: as deep as the kernel has them
 
 /// Of a tree that is where ckpt is: nothing.
 struct Namespaces {

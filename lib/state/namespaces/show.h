@@ -19,8 +19,10 @@ inline std::string in_parentheses(const std::vector<store::NetworkLink>& links) 
 
 /// How many pid namespaces lie around it below the first process's, itself with them.
 inline int level_of(const store::Namespaces& namespaces, const store::FurtherNamespace& further) {
-  int out = 1;
-  for (int above = further.parent; above >= 0; above = namespaces.further[static_cast<size_t>(above)].parent) ++out;
+  const std::vector<store::FurtherNamespace>& all = namespaces.further;
+  int out = 1, above = further.parent;
+  for (; above >= 0 && static_cast<size_t>(above) < all.size() && out <= store::kMostPidLevels; ++out)
+    above = all[static_cast<size_t>(above)].parent;
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
@@ -116,8 +117,10 @@ void set_state(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
 
 /// Of another thread than the first: that one is still to map memory, which READ_IMPLIES_EXEC would change.
 void set_own_personality(const store::ProcessImage& image, const Thread& thread, SyscallBatch& batch) {
+  constexpr unsigned long kAsk = 0xffffffff;
+  static const auto inherited = static_cast<uint64_t>(::personality(kAsk));
   const uint64_t wanted = thread.personality >= 0 ? static_cast<uint64_t>(thread.personality) : image.personality;
-  if (wanted != 0) batch.add("set a thread's personality", SYS_personality, wanted);
+  if (wanted != inherited) batch.add("set a thread's personality", SYS_personality, wanted);
 }
 
 /// Of an image whose registers still are within a section: registering clears rseq_cs, so the kernel will not do this.

@@ -141,7 +141,9 @@ int Tree::seen_by(size_t viewer, int number) const {
   return level < numbers.size() ? numbers[level] : 0;
 }
 
-/// Children before their parents. The first process of a pid namespace ends last, once all in it have been waited for.
+/// Children before their parents. The first process of a pid namespace ends last, once all in it have been waited for:
+/// by another first process, too, which does so only when it ends itself. So all of these are killed before any is
+/// waited for.
 void Tree::end_all() {
   std::vector<size_t> firsts;
   for (size_t i = children_.size(); i-- > 0;) {
@@ -155,6 +157,9 @@ void Tree::end_all() {
   std::stable_sort(firsts.begin(), firsts.end(), [&](size_t a, size_t b) {
     return image_.processes[a].threads[0].inner_tids.size() > image_.processes[b].threads[0].inner_tids.size();
   });
+  for (const size_t first : firsts) {
+    if (const int pid = children_[first]->pid(); pid > 1) ::kill(pid, SIGKILL);
+  }
   for (const size_t first : firsts) children_[first].reset();
   children_.clear();
 }

@@ -1,6 +1,7 @@
 // Holds one thing that an image does not cover yet, named by argv[2], or all of them. It must be refused by name and
 // find the process as it was. A control for the runner: "nothing" is not refused.
 #include <linux/aio_abi.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <linux/keyctl.h>
@@ -79,8 +80,14 @@ static void hold_notify(void) {
   if (fcntl(fd, F_NOTIFY, DN_CREATE | DN_MULTISHOT) != 0)
     target_skip("no directory notifications: %s", strerror(errno));
 }
-/// No obstacle: it is said.
+/// No obstacle: it is said of those that stay their user.
 static void hold_session_key(void) {
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct sets[2];
+  CHECK_EQUAL(syscall(SYS_capget, &header, sets), 0);
+  sets[0].permitted &= ~(1u << CAP_SETUID);
+  sets[0].effective &= ~(1u << CAP_SETUID);
+  CHECK_EQUAL(syscall(SYS_capset, &header, sets), 0);
   if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0) < 0 ||
       syscall(SYS_add_key, "user", "ckpt-test-session-key", "secret", 6, KEY_SPEC_SESSION_KEYRING) < 0)
     target_skip("no keys: %s", strerror(errno));

@@ -271,6 +271,30 @@ TEST_CASE("together: the parts with first replicas are durable before another on
   for (const Result<void>& one : *done) CHECK(one);
 }
 
+TEST_CASE("together: nobody waits for first replicas while trees stand still, or where it may not") {
+  for (const bool ends : {true, false}) {
+    TempDir temp;
+    const Cancel cancel;
+    std::atomic<int> written{0};
+    const auto done = run_locally(3, [&](Transport& transport) -> Result<void> {
+      LocalCircle circle(transport);
+      Together together(circle, cancel);
+      Together::Facts facts;
+      facts.verb = "dump", facts.folder = temp.path / "job", facts.ends_processes = ends;
+      facts.topology = {{"a", "", {{"dp", 0}}}, {"b", "", {{"dp", 1}}}, {"c", "", {{"dp", 2}}}};
+      CKPT_TRY(together.join(facts));
+      CKPT_TRY(together.place({}));
+      CKPT_TRY(together.await_turn(ends));
+      ++written;
+      for (int looks = 0; written.load() < 3 && looks < 1000; ++looks) ::usleep(10'000);
+      CHECK(written.load() == 3);
+      return together.durable();
+    });
+    REQUIRE(done);
+    for (const Result<void>& one : *done) CHECK(one);
+  }
+}
+
 TEST_CASE("together: members with other topologies are refused, and one that is of another job") {
   TempDir temp;
   const Cancel cancel;

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <thread>
 
@@ -240,14 +241,31 @@ TEST_CASE("snapshot: of many pieces some are copied at once, so that half of all
   }
   std::fclose(limit);
   Memory from(kPiece * kPieces);
-  std::vector<unsigned char> to(kPiece);
+  Gate to(kPiece * kPieces);
+  if (!to.closed) return;
   std::vector<CopyPart> parts;
-  for (size_t i = 0; i < kPieces; ++i) parts.push_back({to.data(), from.data + i * kPiece, kPiece - 8192});
-  auto snapshot = Snapshot::begin(parts, 2, [] {});
-  if (!snapshot) return;
+  for (size_t i = 0; i < kPieces; ++i) {
+    from.data[i * kPiece] = static_cast<unsigned char>(i % 251);
+    parts.push_back({to.memory.data + i * kPiece, from.data + i * kPiece, kPiece - 8192});
+  }
+  // What is copied at once waits for the gate, too.
+  std::unique_ptr<Snapshot> snapshot;
+  std::thread taker([&] { snapshot = Snapshot::begin(parts, 2, [] {}); });
+  ::usleep(300'000);
   CHECK(mappings() < static_cast<size_t>(most) * 6 / 10);
+  std::atomic<size_t> wrong{0};
+  std::thread toucher([&] {  // from the end
+    for (size_t i = kPieces; i-- > 0;) wrong += ++from.data[i * kPiece] != static_cast<unsigned char>(i % 251 + 1);
+  });
+  ::usleep(10'000);
+  to.open();
+  taker.join();
+  toucher.join();
+  if (!snapshot) return;
   CHECK(snapshot->protected_bytes() < kPieces * (kPiece - 8192));
   snapshot->wait();
+  for (size_t i = 0; i < kPieces; ++i) wrong += from.data[i * kPiece] != static_cast<unsigned char>(i % 251 + 1);
+  CHECK(wrong.load() == 0);
 }
 
 TEST_CASE("snapshot: where no more mappings may be made pages come back as copies") {

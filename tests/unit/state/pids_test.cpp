@@ -64,6 +64,14 @@ TEST_CASE("pid namespaces: a process is known by the number that the viewer has 
   CHECK(state::show(tree.namespaces) == "further pid (level 2), further pid (level 1)");
 }
 
+TEST_CASE("pid namespaces: one of an image that nobody has looked at yet is shown, wherever it says that it lies") {
+  store::TreeImage tree = nested();
+  for (const int parent : {0, 7}) {
+    tree.namespaces.further[0].parent = parent;
+    CHECK(state::show(tree.namespaces).find("further pid (level ") == 0);
+  }
+}
+
 TEST_CASE("pid namespaces: a leader that has ended has the numbers that its members tell") {
   store::TreeImage tree = nested();
   tree.processes[2].session = 77, tree.processes[2].inner_sessions = {7};
@@ -103,6 +111,16 @@ TEST_CASE("pid namespaces: a group or session without a number inside is that of
   store::TreeImage session = nested();
   session.processes[4].session = 99;
   CHECK(reasons_of(session) == 1);
+  store::TreeImage orphan = nested();  // adopted there, of a session from outside that nobody there is born in
+  orphan.processes[2].session = 99, orphan.processes[2].inner_sessions = {0};
+  CHECK(reasons_of(orphan) == 1);
+  orphan.processes[4] = process(14, 10, {}, -1);
+  orphan.processes.push_back(process(15, 14, {4}, 1));  // now one is: the orphan is made through it
+  orphan.processes[4].session = orphan.processes[5].session = 99;
+  CHECK(reasons_of(orphan) == 0);
+  store::TreeImage further_in = nested();
+  further_in.processes[0].group = 13;
+  CHECK(reasons_of(further_in) > 0);
   store::TreeImage user = nested();
   user.namespaces.own = {"user"};
   CHECK(reasons_of(user) == 1);

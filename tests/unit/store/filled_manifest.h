@@ -295,11 +295,11 @@ class Fill {
   void one(Namespaces& v) {
     auto& [own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts, further] = v;
     all(own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts, further);
+    for (size_t i = 0; i < further.size(); ++i) further[i].parent = static_cast<int>(i) - 1;
   }
   void one(FurtherNamespace& v) {
     auto& [kind, parent, hostname, domainname, ipc_limits, network, mounts] = v;
-    all(kind, hostname, domainname, ipc_limits, network, mounts);
-    parent = 5;
+    all(kind, parent, hostname, domainname, ipc_limits, network, mounts);
   }
   void one(FileAttribute& v) {
     auto& [name, value] = v;

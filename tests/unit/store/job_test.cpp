@@ -120,6 +120,9 @@ TEST_CASE("job: ranks of the training, by the variables that say it most exactly
   CHECK(training_ranks({agent, worker, {{"RANK", "2"}}}, 7) == std::vector<uint32_t>{2, 3});
   CHECK(training_ranks({{{"SLURM_PROCID", "4"}}, {{"SLURM_PROCID", "4"}}}, 7) == std::vector<uint32_t>{4});
   CHECK(training_ranks({{{"RANK", "x"}}, {}}, 7) == std::vector<uint32_t>{7});
+  // The number of a node, of which torchrun knows, and the workers' own.
+  CHECK(training_ranks({{{"RANK", "1"}}, {{"LOCAL_RANK", "0"}, {"RANK", "8"}}, {{"LOCAL_RANK", "1"}, {"RANK", "9"}}},
+                       7) == std::vector<uint32_t>{8, 9});
 }
 
 TEST_CASE("job: which part has which rank is written, and read again") {
@@ -141,7 +144,12 @@ TEST_CASE("job: which part has which rank is written, and read again") {
   CHECK(!with("\"rank-2\"", "\"rank-x\""));
   CHECK(!with("\"rank-2\"", "\"x\""));
   CHECK(!with("\"rank\": 0", "\"rank\": 1"));
-  CHECK(!with("\"dp\": 1", "\"dp\": \"1\""));
+  for (const char* wrong : {"\"1\"", "-1", "1.5", "1048576", "4294967297", "null"})
+    CHECK_MESSAGE(!with("\"dp\": 1", fmt::format("\"dp\": {}", wrong)), wrong);
+  for (const char* wrong : {"x", "DP", "\\u001b[2J", "", "tp"})
+    CHECK_MESSAGE(!with("\"dp\": 1", fmt::format("\"{}\": 1", wrong)), wrong);
+  CHECK(with("\"dp\": 1", "\"dp\": 0").error().message == "topology: has ranks 0 and 2 in one place");
+  CHECK(!with("\"groups\": {", "\"groups\": [], \"x\": {"));
 }
 
 TEST_CASE("job: a topology of other ranks than the job's is refused by their numbers") {

@@ -174,6 +174,29 @@ TEST_CASE("manifest: device memory that does not fit together is refused") {
   refused([](DeviceMemory& m) { m.allocations[0].recomputed = {{1, 0}}; }, ".allocations[0].recomputed");
 }
 
+TEST_CASE("manifest: pid namespaces that lie in none that is there, in themselves or too deep are refused") {
+  auto with = [](const std::vector<int>& parents) {
+    Manifest manifest = small_manifest();
+    manifest.id = std::string(32, 'a');
+    for (const int parent : parents) {
+      FurtherNamespace& further = manifest.tree.namespaces.further.emplace_back();
+      further.kind = "pid", further.parent = parent;
+    }
+    return to_json(manifest);
+  };
+  const std::string place = "tree.namespaces.further[0].parent: ";
+  CHECK(parse_manifest(with({1, -1})));
+  refused(with({2, -1}), place + "refers to an entry that is not there");
+  refused(with({-2}), place + "is out of range");
+  refused(with({0}), place + "lies within itself");
+  refused(with({1, 0}), place + "lies within itself");
+  std::vector<int> chain(kMostPidLevels);
+  for (size_t i = 0; i < chain.size(); ++i) chain[i] = static_cast<int>(i) - 1;
+  CHECK(parse_manifest(with(chain)));
+  chain.push_back(kMostPidLevels - 1);
+  refused(with(chain), "further[32].parent: lies within itself, or too deep");
+}
+
 TEST_CASE("manifest: members may come in any order and with unknown ones between them, but none twice") {
   Manifest manifest = small_manifest();
   manifest.id = std::string(32, 'a');
