@@ -177,9 +177,16 @@ def what_fails_leaves_all_going_on():
                 yield "the other member's process has ended"
             job.goes_on("after the refusal")
             other.kill()
-        os.makedirs("full/job.json")  # the last thing that is written cannot be
-        out, err = dump(job, "full", code=2)
-        if "full/job.json: cannot be replaced" not in err or os.listdir("full") != ["job.json"]:
+        os.makedirs("taken/job.json")
+        out, err = dump(job, "taken", code=2)
+        if "taken/job.json: is there already, and not of ckpt" not in err or os.listdir("taken") != ["job.json"]:
+            yield f"{err} {os.listdir('taken')}"
+        process = start_together(CKPT, 2, "dump", "-f", "full", member=pids(job))
+        while not os.path.isdir("full") and process.poll() is None:
+            time.sleep(0.001)
+        os.mkdir("full/job.json")  # the last thing that is written cannot be
+        out, err = finish(process, 2)
+        if "full/job.json: is there already (" not in err or os.listdir("full") != ["job.json"]:
             yield f"{err} {os.listdir('full')}"
         job.goes_on("after the last step failed")
     yield from with_job(2, work)
@@ -245,7 +252,8 @@ def a_member_that_hangs_holds_nobody_for_long():
             if not os.path.exists(f"{folder}/job.json"):
                 wait_until(lambda: not stop_of(job.pids[0]), "the other tree goes on", 20)
             signal_all(hung, signal.SIGCONT)
-            if os.path.exists(f"{folder}/job.json"):  # it was done already
+            process.wait(60)
+            if process.returncode == 0:  # it was done already, or the trees stood still for a round before the last
                 finish(process)
                 job.wait_ended()
                 restore(job, folder)
