@@ -14,7 +14,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from harness import CKPT, TARGETS, Failure, Skip, become_subreaper, ckpt, exists_unreaped, read_text, reap_strays, run_cases, wait_until
-from outside import children_of, namespace
+from outside import children_of, kill_restore, namespace
 
 KINDS = ("mnt", "uts", "ipc", "net")
 OUTER = """
@@ -255,17 +255,10 @@ def killed(place):
         before = own_namespaces()
         pidfile = os.path.join(place.path, "killed-pid")
         for _ in range(6):
-            if os.path.exists(pidfile):
-                os.unlink(pidfile)
-            restore = subprocess.Popen([CKPT, "restore", "-f", image, "-d", "--pidfile", pidfile], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0.01, 0.3))
-            restore.send_signal(signal.SIGKILL)
-            restore.wait()
-            time.sleep(0.05)
-            if os.path.exists(pidfile):  # it was done
+            done = kill_restore(image, pidfile, chance.uniform(0.01, 0.3))
+            if done:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(read_text(pidfile)), signal.SIGKILL)
+                    os.kill(done, signal.SIGKILL)
 
             def gone():
                 reap()

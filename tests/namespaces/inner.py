@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from harness import CKPT, TARGETS, Failure, Skip, become_subreaper, ckpt, exists_unreaped, read_text, reap_strays, run_cases, wait_until
-from outside import Namespaces, children_of, namespace
+from outside import Namespaces, children_of, kill_restore, namespace
 
 SANDBOX = "unshare --pid --fork --mount --mount-proc"
 TARGET = 'setsid "$0" "$1" < /dev/null > "$1/log" 2>&1'
@@ -208,16 +208,9 @@ def killed(place):
         ckpt("dump", "-R", "-p", inner.root, "-f", f"{image}-clears").expect(0)
         inner.dump(image)
         for _ in range(10):
-            if os.path.exists(pidfile):
-                os.unlink(pidfile)
-            restore = subprocess.Popen([CKPT, "restore", "-f", image, "-d", "--pidfile", pidfile], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0.005, 0.2))
-            restore.send_signal(signal.SIGKILL)
-            restore.wait()
-            time.sleep(0.05)
-            if os.path.exists(pidfile):  # it was done
-                for pid in [*descendants(int(read_text(pidfile))), int(read_text(pidfile))]:
+            done = kill_restore(image, pidfile, chance.uniform(0.005, 0.2))
+            if done:
+                for pid in [*descendants(done), done]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
@@ -326,6 +319,20 @@ REFUSED = (
 )
 
 
+def first_process_sees_it(place):
+    """unshare as the first process: its mounts, which are made before any process inside, have the /proc of those."""
+    popen = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "100"], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: any(read_text(f"/proc/{pid}/comm").strip() == "sleep" for pid in children_of(popen.pid)), "it sleeps")
+        err = ckpt("dump", "-p", popen.pid, "-f", os.path.join(place.path, "image")).expect(6).err
+        if "mount /proc: proc, of a further pid namespace" not in err or not exists_unreaped(popen.pid):
+            raise Failure(err)
+    finally:
+        popen.kill()
+        popen.wait()
+
+
 def refused(place):
     """What is not carried is named before anything is touched."""
     stranger = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "100"], stdin=subprocess.DEVNULL)
@@ -364,5 +371,5 @@ if __name__ == "__main__":
             ("files", "masked", False), ("epoll", "entered", False), ("tree_pid_namespaces", "shell", False), ("threads", "shell", True), ("pidfd", "deep", True),
             ("proc_files", "shell", False), ("proc_files", "deep", True))
     sys.exit(run_cases("inner", [(f"{target}, {shape}{', own' if own else ''}", lambda place, target=target, shape=shape, own=own: goes_on(place, target, shape, own))
-                                 for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("interrupted", interrupted), ("peers", peers), ("refused", refused)],
+                                 for target, shape, own in WHAT] + [("into", into), ("killed", killed), ("busy", busy), ("interrupted", interrupted), ("peers", peers), ("first process", first_process_sees_it), ("refused", refused)],
                        ("unshare", "nsenter", "mount", "setsid")))

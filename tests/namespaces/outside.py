@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import TARGETS, Failure, Skip, ckpt, exists_unreaped, read_text, run_cases, wait_until
+from harness import CKPT, TARGETS, Failure, Skip, ckpt, exists_unreaped, read_text, run_cases, wait_until
 
 ALL = ["--pid", "--mount", "--ipc", "--uts", "--net", "--cgroup"]
 HOLDER = 'mount -t proc proc /proc; mount -t tmpfs tmpfs "$0"; hostname inside; while :; do sleep 1; done'
@@ -18,6 +18,19 @@ HOLDER = 'mount -t proc proc /proc; mount -t tmpfs tmpfs "$0"; hostname inside; 
 
 # What an own network namespace is given beside what a new one has.
 NETWORK = "ip link set lo up; echo 42 > /proc/sys/net/ipv4/ip_default_ttl; "
+
+
+def kill_restore(image, pidfile, seconds):
+    """kill -9 of a restore after so long. The first process where it was done already, else 0."""
+    if os.path.exists(pidfile):
+        os.unlink(pidfile)
+    restore = subprocess.Popen([CKPT, "restore", "-f", image, "-d", "--pidfile", pidfile], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    time.sleep(seconds)
+    restore.kill()
+    restore.wait()
+    time.sleep(0.05)
+    return int(read_text(pidfile)) if os.path.exists(pidfile) else 0
 
 
 def namespace(pid, kind):

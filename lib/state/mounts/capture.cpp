@@ -295,10 +295,14 @@ class Recorder {
     }
     // One that is seen outside, too, shows nobody any more once the processes have ended.
     if (out_.filesystems[static_cast<size_t>(mount.filesystem)].pid_namespace >= 0) mount.host.clear();
-    if (strange_.count(mount.filesystem) != 0)
-      mount.host.clear(), mount.problem = "of a further pid namespace, in the first process's mounts";
+    const bool strange = strange_.count(mount.filesystem) != 0;
+    if (strange) mount.host.clear(), mount.problem = "of a further pid namespace, in the first process's mounts";
     const auto named = walk_.options.external_mounts.keys.find(line.point);
     if (others_ == nullptr && named != walk_.options.external_mounts.keys.end()) mount.external = named->second;
+    // No restore has another for it: neither a new namespace nor one that is there (--into) shows those processes.
+    if (strange && mount.external.empty() && walk_.options.ends)
+      walk_.block(0, "namespace mnt", "mount " + mount.point + ": proc, " + mount.problem + ": not supported",
+                  "--external 'mnt[MOUNTPOINT]:KEY'");
     const int index = static_cast<int>(out_.mounts.size());
     out_.mounts.push_back(std::move(mount));
     return indices_[id] = index;

@@ -57,16 +57,32 @@ struct Gate {
   bool closed;
 };
 
+void fill(Memory& memory) {
+  for (size_t i = 0; i < memory.size; ++i) memory.data[i] = static_cast<unsigned char>(i % 251);
+}
+
+bool is_there(const std::unique_ptr<Snapshot>& snapshot) {
+  if (!snapshot) MESSAGE("skipped: snapshot: this kernel or user has no userfaultfd for it");
+  return snapshot != nullptr;
+}
+
+/// A snapshot of memory that is held until its gate is opened.
+struct SnapshotTaken {
+  Gate to{kBytes};
+  Memory from{kBytes};
+  std::unique_ptr<Snapshot> snapshot;
+  SnapshotTaken() {
+    fill(from);
+    if (to.closed) snapshot = Snapshot::begin({{to.memory.data, from.data, kBytes}}, 1, [] {});
+  }
+};
+
 size_t mappings() {
   size_t out = 0;
   std::FILE* maps = std::fopen("/proc/self/maps", "re");
   for (int c = std::getc(maps); c != EOF; c = std::getc(maps)) out += c == '\n';
   std::fclose(maps);
   return out;
-}
-
-void fill(Memory& memory) {
-  for (size_t i = 0; i < memory.size; ++i) memory.data[i] = static_cast<unsigned char>(i % 251);
 }
 
 size_t differing(const unsigned char* data, size_t size) {
@@ -84,10 +100,7 @@ TEST_CASE("snapshot: what is written behind its back is not in it, pages that no
   const size_t begin = 77, bytes = kBytes - 200;         // neither end at a page
   bool done = false;
   auto snapshot = Snapshot::begin({{to.data + 3, from.data + begin, bytes}}, 2, [&] { done = true; });
-  if (!snapshot) {
-    MESSAGE("skipped: snapshot: this kernel or user has no userfaultfd that protects untouched pages");
-    return;
-  }
+  if (!is_there(snapshot)) return;
   CHECK(snapshot->protected_bytes() > bytes - 2 * 4096);
   std::memset(from.data, 255, kBytes);
   snapshot->wait();
@@ -111,7 +124,7 @@ TEST_CASE("snapshot: small parts are copied at once, and two parts over the same
                                    {to.data + (4 << 20), from.data + 8, from.size - 8},
                                    {to.data + (7 << 20), from.data + 5, 1000}},
                                   1, [] {});
-  if (!snapshot) return;
+  if (!is_there(snapshot)) return;
   std::memset(from.data, 9, from.size);
   snapshot->wait();
   CHECK(to.data[1'000'000] == static_cast<unsigned char>(1'000'000));
@@ -125,7 +138,7 @@ TEST_CASE("snapshot: memory is where it was, with what was written meanwhile, in
   const size_t before = mappings();
   for (int round = 0; round < 3; ++round) {
     auto snapshot = Snapshot::begin({{to.data, from.data, kBytes}}, 2, [] {});
-    if (!snapshot) return;
+    if (!is_there(snapshot)) return;
     for (size_t at = kBytes; at >= 4096; at -= 4096) from.data[at - 1] ^= 1;  // from the other end, as copies come
     snapshot->wait();
     snapshot.reset();
@@ -149,7 +162,7 @@ TEST_CASE("snapshot: threads that write all the time lose nothing, and what is c
   size_t wrong = 0;
   for (int i = 0; i < 20; ++i) {
     auto snapshot = Snapshot::begin({{to.data, from.data, kBytes}}, 2, [] {});
-    if (!snapshot) break;
+    if (!is_there(snapshot)) break;
     snapshot->wait();
     // The writer goes from front to end: one place at most is one ahead of its next.
     size_t falls = 0;
@@ -180,7 +193,7 @@ TEST_CASE("snapshot: private memory is away until it is copied, other memory and
                                    {to.memory.data + kBytes, shared.data, kBytes},
                                    {to.memory.data + 2 * kBytes, two.data, kBytes}},
                                   2, [] {});
-  if (!snapshot) return;
+  if (!is_there(snapshot)) return;
   CHECK_FALSE(resident(one.data + kBytes / 2));
   CHECK(resident(shared.data + kBytes / 2));
   CHECK(resident(two.data + kBytes / 2));
@@ -199,7 +212,7 @@ TEST_CASE("snapshot: memory that is shared with other processes stays in its pla
   Memory from(kBytes, MAP_SHARED), to(kBytes);
   fill(from);
   auto snapshot = Snapshot::begin({{to.data, from.data, kBytes}}, 2, [] {});
-  if (!snapshot) return;
+  if (!is_there(snapshot)) return;
   std::memset(from.data, 7, kBytes);
   snapshot->wait();
   CHECK(differing(to.data, kBytes) == 0);
@@ -207,12 +220,9 @@ TEST_CASE("snapshot: memory that is shared with other processes stays in its pla
 }
 
 TEST_CASE("snapshot: a fork waits until the memory is back, and its child has all of it") {
-  Gate to(kBytes);
-  Memory from(kBytes);
-  if (!to.closed) return;
-  fill(from);
-  auto snapshot = Snapshot::begin({{to.memory.data, from.data, kBytes}}, 1, [] {});
-  if (!snapshot) return;
+  SnapshotTaken taken;
+  auto& [to, from, snapshot] = taken;
+  if (!is_there(snapshot)) return;
   std::atomic<bool> forked{false};
   int status = -1;
   std::thread other([&] {
@@ -261,7 +271,7 @@ TEST_CASE("snapshot: of many pieces some are copied at once, so that half of all
   to.open();
   taker.join();
   toucher.join();
-  if (!snapshot) return;
+  if (!is_there(snapshot)) return;
   CHECK(snapshot->protected_bytes() < kPieces * (kPiece - 8192));
   snapshot->wait();
   for (size_t i = 0; i < kPieces; ++i) wrong += from.data[i * kPiece] != static_cast<unsigned char>(i % 251 + 1);
@@ -270,12 +280,9 @@ TEST_CASE("snapshot: of many pieces some are copied at once, so that half of all
 
 TEST_CASE("snapshot: where no more mappings may be made pages come back as copies") {
   if (kSanitized) return;
-  Gate to(kBytes);
-  Memory from(kBytes);
-  if (!to.closed) return;
-  fill(from);
-  auto snapshot = Snapshot::begin({{to.memory.data, from.data, kBytes}}, 1, [] {});
-  if (!snapshot) return;
+  SnapshotTaken taken;
+  auto& [to, from, snapshot] = taken;
+  if (!is_there(snapshot)) return;
   // Each page of another protection than the one beside it is a mapping of its own.
   std::vector<void*> many;
   for (;;) {
